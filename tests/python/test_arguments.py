@@ -187,12 +187,12 @@ def test_names_that_are_no_text_are_refused(client: sa.Client, name: Any, text: 
 KEYS, ROWS = np.array([1, 2]), np.array([3.0, 4.0])
 
 
-@pytest.mark.parametrize("other", [[UPDATE], {"tensors": []}, None])
+@pytest.mark.parametrize("other", [[UPDATE], {"tensors": []}, 5])
 def test_what_is_no_spec_is_refused(client: sa.Client, other: Any) -> None:
     for use in (
         lambda: client.create_round(other),
-        lambda: client.aggregate(SPEC, other),
-        lambda: sa.aggregate(SPEC, other),
+        lambda: client.aggregate([UPDATE], other),
+        lambda: sa.aggregate([UPDATE], other),
         lambda: sa.Aggregator(other),
     ):
         with pytest.raises(sa.InvalidArgumentError, match="spec must be a RoundSpec, got"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest
-from sparseagg.cluster import Cluster
+from sparseagg.cluster import Cluster, export_submissions
 from sparseagg.cluster.reduce import Roster, ServerPages, batches
 
 
@@ -80,7 +80,7 @@ def test_submissions_come_in_order_whatever_the_pages(addresses, page_bytes):
     with Cluster(addresses) as cluster, submitted(cluster, spec, updates) as opened:
         opened.seal()
         rounds = [sa.Client(address).get_round(opened.name) for address in addresses]
-        rosters = [Roster(list(each.export_submissions(keys=(0, 0))), np.ones(0), None) for each in rounds]
+        rosters = [Roster(list(export_submissions(each, keys=(0, 0))), np.ones(0), None) for each in rounds]
         servers = [ServerPages(each, "v", roster, (0, None), page_bytes) for each, roster in zip(rounds, rosters)]
         again = {}
         for batch in batches(servers):

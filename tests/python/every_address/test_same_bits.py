@@ -40,7 +40,7 @@ def test_result_parts_and_rounded_values_are_alike(any_client, client):
     rounds = [at.create_round(spec) for at in (any_client, client)]
     for each in rounds:
         each.submit("a", {"v": (keys, rows), "d": dense_rows})
-        each.close()
+        each.start_merge()
         each.wait()
     for options in (
         {"tensors": ["d", "v"]},

@@ -14,13 +14,14 @@ from every_client import ONE, PATIENCE_S, UPDATE, one, refusal
 def test_create_round_again_is_the_same_round_or_refused(any_client):
     first = any_client.create_round(ONE)
     assert re.fullmatch(r"rounds/[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", first.name)
-    assert any_client.create_round(ONE).id != first.id
+    assert any_client.create_round(ONE).name != first.name
+    round_id = first.name.removeprefix("rounds/")
     first.submit("a", UPDATE)
-    again = any_client.create_round(one(), first.id)
+    again = any_client.create_round(one(), round_id)
     assert (again.name, again.info.num_submissions) == (first.name, 1)
     assert any_client.get_round(first.name).info.create_time == first.info.create_time
     expected = "AlreadyExistsError", "round 'ID' exists already, with another spec"
-    assert refusal(lambda: any_client.create_round(one("int32"), first.id)) == expected
+    assert refusal(lambda: any_client.create_round(one("int32"), round_id)) == expected
 
 
 # The last ones would be others, or nothing, in a URL, a terminal or a shell.
@@ -36,7 +37,7 @@ def test_round_id_that_urls_and_shells_cannot_carry_is_refused(any_client, bad):
 
 def test_round_ids_that_urls_and_shells_carry_are_taken(any_client):
     for good in ("_", "0", "a.", "a..b", "A-z.0_9", "x" * 128):
-        assert any_client.create_round(ONE, good).id == good
+        assert any_client.create_round(ONE, good).name == f"rounds/{good}"
         assert any_client.get_round(good).name == f"rounds/{good}"
         any_client.get_round(good).delete()
 
@@ -49,8 +50,8 @@ def test_rounds_are_listed_oldest_first_and_deleted(any_client):
     left = [rounds[0].name, rounds[2].name]
     assert [each.name for each in any_client.list_rounds() if each.name in names] == left
     gone = rounds[1]
-    calls = (gone.refresh, gone.delete, gone.close, gone.wait, gone.result, gone.finish, gone.cancel)
-    for call in (*calls, lambda: gone.submit("a", UPDATE), lambda: any_client.get_round(gone.id)):
+    calls = (gone.refresh, gone.delete, gone.start_merge, gone.wait, gone.result, gone.finish, gone.cancel)
+    for call in (*calls, lambda: gone.submit("a", UPDATE), lambda: any_client.get_round(gone.name)):
         assert refusal(call) == ("NotFoundError", "no round 'ID'")
 
 

@@ -153,7 +153,7 @@ def test_ids_are_shared_with_rounds(any_client, open_stream):
     with pytest.raises(errors.NotFoundError, match="there is a stream of this id"):
         any_client.get_round(name)
     version = stream.round(1)
-    for refused in (version.close, version.seal, version.cancel):
+    for refused in (version.start_merge, version.seal, version.cancel):
         with pytest.raises(errors.FailedPreconditionError, match="version of the stream"):
             refused()
     with pytest.raises(errors.FailedPreconditionError, match="is a version of a stream"):

@@ -108,7 +108,7 @@ def test_withdrawal_after_the_close_is_too_late(any_client):
     cancelled.submit("a", UPDATE)
     cancelled.cancel("enough")
     assert refusal(lambda: cancelled.withdraw("a")) == ("RoundClosedError", "rounds/ID is cancelled: enough")
-    for call in (cancelled.close, cancelled.finish):
+    for call in (cancelled.start_merge, cancelled.finish):
         assert refusal(lambda call=call: call(only=["a"])) == ("RoundFailedError", "rounds/ID cancelled: enough")
     cancelled.delete()
     for call in (cancelled.submissions, lambda: cancelled.withdraw("a")):
