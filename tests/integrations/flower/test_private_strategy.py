@@ -105,7 +105,7 @@ def test_documented_budget_pays_for_the_documented_rounds(page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     rounds = int(re.search(r"[Tt]his budget pays for (\d+)", text)[1])  # type: ignore[index]
     (block,) = (each for each in re.findall(r"```py(?:thon)?\n(.*?)```", text, re.DOTALL) if "PrivacyLedger" in each)
-    dp = eval(re.search(r"sa\.DP\(.*\)", block)[0])  # type: ignore[index]
+    dp = eval(re.search(r"sa\.PrivacySpec\(.*\)", block)[0])  # type: ignore[index]
     ledger = eval(re.search(r"sa\.PrivacyLedger\(.*?\)", block)[0].replace(', path="ledger.json"', ""))  # type: ignore[index]
     tensor = sa.TensorSpec("embedding", "float32", shape=(2000, 8))
     options = {"op": "mean", "mean_divisor": "fixed", "numerics": "fixed_point"}
