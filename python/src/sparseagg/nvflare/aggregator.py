@@ -27,8 +27,7 @@ import sparseagg as sa
 from sparseagg._internal.base import arguments, types
 from sparseagg._internal.client import sealed_round
 from sparseagg._internal.updates import contributors as updates
-from sparseagg.cluster import ClusterClient
-from sparseagg.cluster.cluster import server_client
+from sparseagg.cluster import ClusterClient, cluster
 from sparseagg.nvflare.arrays import checked_names, same_values, to_array
 from sparseagg.nvflare.merge import ModelForm, RoundMerge
 
@@ -253,7 +252,7 @@ class SparseAggregator(ModelAggregator):
         """Returns the merge of a params_type; opens it with the first result."""
         if params_type not in self._merges:
             if self.server is not None and self._client is None:
-                self._client = server_client(self.server, tls=self.tls, token=self.token)
+                self._client = cluster.server_client(self.server, tls=self.tls, token=self.token)
             self._merges[params_type] = RoundMerge(self._known().spec(params_type), self._client, self._rule)
         return self._merges[params_type]
 

@@ -18,8 +18,7 @@ from sparseagg._internal.spec import options as spec_options
 from sparseagg._internal.spec import round_spec
 from sparseagg._internal.updates import contributors as updates
 from sparseagg._internal.updates import nonfinite
-from sparseagg.cluster import ClusterClient, ClusterRound
-from sparseagg.cluster.cluster import check_rule
+from sparseagg.cluster import ClusterClient, ClusterRound, cluster
 from sparseagg.nvflare.arrays import KEYS, ROWS, ArrayForm, MergedRows, naming_tensor, numpy_of, to_array
 
 
@@ -200,7 +199,7 @@ class RoundMerge:
     def __init__(
         self, spec: sa.RoundSpec, client: sa.Client | ClusterClient | None, rule: sealed_round.Rule | None = None
     ) -> None:
-        check_rule(client, rule)
+        cluster.check_rule(client, rule)
         self._rule = rule
         self.choice: sa.robust.ClientWeights | None = None
         self._own_client = sa.Client(":memory:") if client is None and rule is not None else None
