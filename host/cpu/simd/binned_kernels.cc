@@ -61,7 +61,10 @@ class BinnedFold {
     }
     const auto largest = AddTerms(at, n, digits);
     const auto is_right = hn::AndNot(hn::Lt(largest, floor), hn::Lt(largest, limit_));
-    if (HWY_UNLIKELY(!hn::AllTrue(SignedLongs(), is_right))) return AddAnyBin(at, n);
+    if (HWY_UNLIKELY(!hn::AllTrue(SignedLongs(), is_right))) {
+      const auto same = largest;  // a copy, so that `largest` stays in a register
+      return AddAnyBin(at, n, &same);
+    }
     StoreDigits(at, digits);
     if (is_new) StoreTops(at);
   }
@@ -100,14 +103,12 @@ class BinnedFold {
     return largest;
   }
 
-  // Add, whatever the bins of the sums and terms.
-  HWY_NOINLINE void AddAnyBin(size_t at, size_t n) {
+  // Add, whatever the bins of the sums and terms. `largest`: as of AddTerms.
+  HWY_NOINLINE void AddAnyBin(size_t at, size_t n, const hn::Vec<SignedLongs>* largest) {
     SetTop(LoadTops(at));
     hn::Vec<SignedLongs> digits[kBins];
     LoadDigits(at, digits);
-    hn::Vec<SignedLongs> unused[kBins];
-    for (int k = 0; k < kBins; ++k) unused[k] = digits[k];
-    if (Raise(AddTerms(at, n, unused), digits)) {
+    if (Raise(*largest, digits)) {
       AddTerms(at, n, digits);
       StoreDigits(at, digits);
       return StoreTops(at);
