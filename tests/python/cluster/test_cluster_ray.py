@@ -8,13 +8,14 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest, one
 from real_server import REPOSITORY
-from sparseagg.cluster import Cluster
+from sparseagg.cluster import Cluster, executor, ray_servers
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: make test-ray")
 
@@ -173,6 +174,30 @@ def test_ray_keeps_no_token(ray, monkeypatch, updates):
         assert digest(opened.finish()) == digest(sa.aggregate({"a": updates[CLIENTS[0]]}, SPEC))
     assert len(given) == 3
     assert b"the-secret" not in ray.cloudpickle.dumps(given)
+
+
+class Deadly:
+    """A task that kills the process that reads it, such as a range that needs more memory than a node has."""
+
+    def __init__(self, deaths):
+        self._deaths = str(deaths)
+
+    def __reduce__(self):
+        return exec, (f"import os; open({self._deaths!r}, 'a').write('x'); os.kill(os.getpid(), 9)",)
+
+
+def test_retries_are_bounded(ray, tmp_path, monkeypatch):
+    monkeypatch.setattr(executor, "_RETRIES", 1)
+    reducers = executor.RayExecutor(ray, [], 1, 0, 0)
+    try:
+        with pytest.raises(sa.errors.UnavailableError, match="2 times over a range"):
+            reducers.run([Deadly(tmp_path / "deaths")], time.monotonic() + 60)
+    finally:
+        reducers.close()
+    assert (tmp_path / "deaths").read_text() == "xx"
+    monkeypatch.setattr(ray_servers, "_RETRIES", 7)
+    with Cluster(1, executor="ray", server_cpus=0, **NO_CPUS) as cluster:
+        assert cluster._started.actors[0]._ray_max_task_retries == 7
 
 
 def test_data_sets_are_read_late_and_need_no_cpus(ray, tmp_path, updates):

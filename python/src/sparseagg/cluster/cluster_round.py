@@ -243,7 +243,8 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
             RoundFailedError: there are fewer than ``min_submissions``, or the merge failed, as on one server.
             RoundClosedError: a server's round is closed.
             FailedPreconditionError: a client has submissions on two servers; or one of ``only`` has none.
-            NotFoundError, UnavailableError: a server has lost the round, or cannot be reached. Nothing is merged then.
+            NotFoundError, UnavailableError: a server has lost the round, or cannot be reached; or actors of reducers
+                die again and again. Nothing is merged then.
         """
         counted, deadline = _checked_only(only), checked_deadline(timeout)
         infos, parts, _ = self._merge.run(counted, None, deadline)

@@ -14,7 +14,7 @@ from sparseagg._internal.results.result import TensorResult
 from sparseagg.cluster.plan import seconds_left
 from sparseagg.cluster.published import Part
 from sparseagg.cluster.reduce import KnownRounds, RangeTask, run_task
-from sparseagg.errors import DeadlineExceededError
+from sparseagg.errors import DeadlineExceededError, UnavailableError
 
 _RETRIES = 10  # of a range, when its actor has died: such a range may need more memory than a node has
 
@@ -83,6 +83,9 @@ class RayExecutor:
                 found += [self._pool.get_next(timeout=seconds_left(deadline)) for _ in tasks]
             except TimeoutError:
                 raise DeadlineExceededError(f"not all of {len(tasks)} ranges are merged") from None
+            except self._ray.exceptions.RayActorError as error:
+                text = f"a reducer has died {1 + _RETRIES} times over a range: does its node have memory for one?"
+                raise UnavailableError(text) from error
         for each in found:
             if isinstance(each, Exception):
                 raise each
