@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.util
 import os
+import socket
 import sys
 import types
 
@@ -18,6 +20,7 @@ from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster, ray_servers
 from sparseagg.cluster.plan import cuts_of_counts, cuts_of_rows, is_crowded, ranges_of_counts
 from sparseagg.cluster.ray_servers import ray_session
+from sparseagg.cluster.server_keeper import ServerKeeper
 
 CLIENTS = [f"client-{i}" for i in range(20)]
 SPEC = one(op="mean", num_rows=1000, return_counts=True)
@@ -374,6 +377,25 @@ def test_ray_of_a_job_is_joined_as_it_is(monkeypatch, given):
     (options,) = begun
     # Others than the actors, such as tasks of Ray Data, find room on a Ray of this process, too.
     assert options.get("num_cpus") == (None if given else 3 + (os.cpu_count() or 1))
+
+
+def test_servers_keep_their_ports_while_those_of_before_end(monkeypatch, tmp_path):
+    """Of an actor whose node has died, Ray may start another one before its server has ended."""
+    monkeypatch.setenv("SPARSEAGG_SERVER", server_binary())
+
+    def keeper():
+        return contextlib.closing(ServerKeeper(tmp_path / "server-0", "127.0.0.1", []))
+
+    with keeper() as first:
+        address = first.home().address
+        with keeper() as second:
+            while second._failure is None:
+                pass
+            first.close()
+            assert second.home().address == address
+    host, port = address.split(":")
+    with socket.create_server((host, int(port))), keeper() as third:  # which somebody else has taken
+        assert third.home().address != address
 
 
 def test_server_of_ray_starts_only_where_its_directory_can_be(monkeypatch, tmp_path):

@@ -20,7 +20,7 @@ from crash.armed_starts import ArmedStarts
 from crash.failure import Failure
 from crash.updates import SPEC, Client, digest, digest_of, expected
 
-RETRY = sa.RetryPolicy(attempts=400, initial=0.02, maximum=0.2)
+RETRY = sa.RetryPolicy(attempts=2000, initial=0.02, maximum=0.2)  # five minutes: a node may take two to start
 CLUSTER_SPEC = dataclasses.replace(SPEC, certificate=False)
 
 # What the process of a coordinator does: it kills itself before call number `at` of those that change something.

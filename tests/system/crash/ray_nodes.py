@@ -6,14 +6,15 @@ import atexit
 import importlib
 import os
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 __all__ = ["RayNodes"]
 
 _NODE = {"num_cpus": 4, "object_store_memory": 100 << 20}  # room for all servers on one node
-_STARTS = 5  # Ray gives a raylet 30 s, which a busy machine may exceed
+_START_S = 150.0  # of a raylet on a busy machine, where Ray gives it 30, and then leaves it behind
 
 
 class RayNodes:
@@ -32,6 +33,8 @@ class RayNodes:
         # Ray's own hooks for the end of the process need its main thread, and nodes are started in others.
         self._nodes: Any = utils.Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
         atexit.register(self._nodes.shutdown)
+        services: Any = importlib.import_module("ray._private.services")
+        services.get_node = _patient(services.get_node)
         self._kinds: dict[Any, dict[str, Any]] = {}  # by node
         for kind in kinds:
             self._add(kind)
@@ -45,13 +48,7 @@ class RayNodes:
         self._add(self._kinds.pop(node))
 
     def _add(self, kind: dict[str, Any]) -> None:
-        for start in range(1, _STARTS + 1):
-            try:
-                self._kinds[self._nodes.add_node(**{**_NODE, **kind})] = kind
-                return
-            except Exception:  # Ray raises no other type
-                if start == _STARTS:
-                    raise
+        self._kinds[self._nodes.add_node(**{**_NODE, **kind})] = kind
 
     def __enter__(self) -> RayNodes:
         return self
@@ -62,3 +59,18 @@ class RayNodes:
         self._ray.shutdown()
         self._nodes.shutdown()
         atexit.unregister(self._nodes.shutdown)
+
+
+def _patient(get_node: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that waits for a node where ``get_node`` raises RuntimeError since it has not registered."""
+
+    def found(*args: Any) -> Any:
+        until = time.monotonic() + _START_S
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+
+    return found

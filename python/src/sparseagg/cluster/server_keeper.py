@@ -14,12 +14,13 @@ from sparseagg._internal.base.state_files import replaced
 from sparseagg._internal.local.server import Server
 from sparseagg._internal.spec.bounds import HomeServer
 from sparseagg.cluster.plan import on_all
-from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, SparseaggError
+from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, SparseaggError, UnavailableError
 
 _PORTS = "ports.json"  # of a server's directory: where it listened last
 _READY_S = 60.0
 _FIRST_PAUSE_S = 0.1
 _MOST_PAUSE_S = 5.0
+_PORT_STARTS = 5  # until a keeper gives up the ports of before: three seconds
 
 
 class ServerKeeper:
@@ -74,13 +75,17 @@ class ServerKeeper:
 
     def _keep(self) -> None:
         pause = _FIRST_PAUSE_S
+        num_ended = 0
         while not self._closing.is_set():
             try:
                 self._server = self._started()
             except (SparseaggError, OSError) as error:
                 self._failure = error
-                if self._home is None:
-                    self._ports = None  # which somebody else may have taken: no client knows them yet
+                # A server that ends at once may not get its ports. Other errors say nothing of them, such as that the
+                # server of before, whose clients know them, has not ended yet.
+                num_ended += isinstance(error, UnavailableError)
+                if self._home is None and num_ended == _PORT_STARTS:
+                    self._ports = None
                 self._closing.wait(pause)
                 pause = min(2 * pause, _MOST_PAUSE_S)
                 continue
