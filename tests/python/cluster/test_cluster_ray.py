@@ -15,7 +15,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest, one
 from real_server import REPOSITORY
-from sparseagg.cluster import Cluster, executor, ray_servers
+from sparseagg.cluster import Cluster, executor, ray_servers, tables
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: make test-ray")
 
@@ -220,6 +220,33 @@ def test_data_sets_are_read_late_and_need_no_cpus(ray, tmp_path, updates):
         opened.delete()
         with pytest.raises(Exception, match=r"NotFound|no round"):  # it was not read before
             second.take_all()
+
+
+def test_data_sets_read_as_many_ranges_at_once_as_there_are_servers(ray, tmp_path, updates, monkeypatch):
+    def counted(part, rounds):  # with what it needs: it runs in processes that do not have this module
+        import pathlib
+        import time
+
+        own = pathlib.Path(folder, f"reads-{part.begin}")
+        own.touch()
+        begun, most = time.monotonic(), 0
+        while most < 3 and time.monotonic() < begun + 1:  # so that others can come
+            most = max(most, len(list(own.parent.glob("reads-*"))))
+        own.unlink()
+        own.with_name(f"read-{part.begin}-{most}").touch()
+        return read(part, rounds)
+
+    folder, read = str(tmp_path), tables.read_part
+    monkeypatch.setattr(tables, "read_part", counted)
+    with Cluster(2, executor="ray", server_cpus=0, **{**NO_CPUS, "ranges": 8}) as cluster:
+        opened = cluster.create_round(SPEC)
+        for client_id, update in updates.items():
+            opened.submit(client_id, update)
+        opened.start_merge()
+        assert opened.dataset().materialize().num_blocks() == 8
+    done = [path.name for path in tmp_path.glob("read-*")]
+    assert len(done) == 8
+    assert {name[-1] for name in done} <= {"1", "2"}
 
 
 def places_of(ray, cluster):
