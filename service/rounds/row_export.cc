@@ -17,15 +17,20 @@
 namespace sparseagg::service {
 namespace {
 
-// Returns: the first of `num_keys` rows whose bucket is at least that of `key`.
-uint64_t LowerBound(const UpdateRows& update, uint64_t key) {
+// Returns: the first of `num_keys` rows whose bucket is at least that of `key`. Requires: none before `from` is.
+// Cost: logarithmic in the distance from `from`.
+uint64_t LowerBound(const UpdateRows& update, uint64_t key, uint64_t from = 0) {
   return std::visit(
       [&](const auto& keys) -> uint64_t {
         if constexpr (std::is_same_v<std::decay_t<decltype(keys)>, KeyRun>) {
           return key <= keys.first ? 0 : std::min(key - keys.first, update.num_keys);
         } else {
           const auto is_before = [bits = update.coarse_bits](uint64_t a, uint64_t b) { return a >> bits < b >> bits; };
-          return static_cast<uint64_t>(std::lower_bound(keys.begin(), keys.end(), key, is_before) - keys.begin());
+          if (from == keys.size() || !is_before(keys[from], key)) return from;
+          uint64_t step = 64;
+          for (; step < keys.size() - from && is_before(keys[from + step], key); step *= 2) from += step;
+          const auto end = step < keys.size() - from ? keys.begin() + from + step : keys.end();
+          return static_cast<uint64_t>(std::lower_bound(keys.begin() + from, end, key, is_before) - keys.begin());
         }
       },
       update.keys);
@@ -219,28 +224,46 @@ absl::StatusOr<KeyCounter> KeyCounter::Create(const TensorSpec& spec, const KeyB
   return counter;
 }
 
-void KeyCounter::Add(const KeyColumn& keys, RowInterval rows) {
-  const auto count = [&](uint64_t key) {
-    uint64_t begin = 0;
-    if (!begins_.empty()) {
-      if (const uint64_t bucket = key >> within_bits_; bucket != last_) {
-        const auto found = begins_.find(bucket);
-        begin_ = found == begins_.end() ? kMaxBuckets : found->second;
-        last_ = bucket;
+void KeyCounter::AddKey(uint64_t key, uint64_t number) {
+  uint64_t begin = 0;
+  if (!begins_.empty()) {
+    if (const uint64_t bucket = key >> within_bits_; bucket != last_) {
+      const auto found = begins_.find(bucket);
+      begin_ = found == begins_.end() ? kMaxBuckets : found->second;
+      last_ = bucket;
+    }
+    if (begin_ == kMaxBuckets) return;
+    begin = begin_;
+  }
+  counts_[begin + ((key >> bits_) & mask_)] += number;
+}
+
+template <typename KeyAt>
+void KeyCounter::AddRows(const KeyAt& key_at, RowInterval rows, bool ascends_by_bucket) {
+  constexpr uint64_t kFew = 16;  // rows that are counted one by one
+  if (!ascends_by_bucket || rows.end - rows.begin < kFew) {
+    for (uint64_t row = rows.begin; row < rows.end; ++row) AddKey(key_at(row), 1);
+    return;
+  }
+  const uint64_t first = key_at(rows.begin);
+  if (first >> bits_ == key_at(rows.end - 1) >> bits_) return AddKey(first, rows.end - rows.begin);
+  const uint64_t middle = rows.begin + (rows.end - rows.begin) / 2;
+  AddRows(key_at, {rows.begin, middle}, ascends_by_bucket);
+  AddRows(key_at, {middle, rows.end}, ascends_by_bucket);
+}
+
+void KeyCounter::Add(const KeyColumn& keys, RowInterval rows, int coarse_bits) {
+  const auto add = [&](const auto& column) {
+    const auto key_at = [&](uint64_t row) -> uint64_t {
+      if constexpr (std::is_same_v<std::decay_t<decltype(column)>, KeyRun>) {
+        return column.first + row;
+      } else {
+        return column[row];
       }
-      if (begin_ == kMaxBuckets) return;
-      begin = begin_;
-    }
-    ++counts_[begin + ((key >> bits_) & mask_)];
+    };
+    AddRows(key_at, rows, static_cast<uint32_t>(coarse_bits) <= bits_);
   };
-  const auto count_all = [&](const auto& column) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(column)>, KeyRun>) {
-      for (uint64_t row = rows.begin; row < rows.end; ++row) count(column.first + row);
-    } else {
-      for (const uint64_t key : column.subspan(rows.begin, rows.end - rows.begin)) count(key);
-    }
-  };
-  std::visit(count_all, keys);
+  std::visit(add, keys);
 }
 
 uint64_t ExportedRowBytes(const TensorSpec& spec) {
@@ -256,22 +279,23 @@ bool IsRunFrom(const TensorSpec& spec, const UpdateRows& update, uint64_t begin)
 ExportedRows::ExportedRows(const UpdateRows& update, KeyInterval keys, std::vector<RowPiece>& pieces)
     : pieces_(pieces) {
   pieces_.clear();
+  uint64_t from = 0;  // rows before have been added, or are before the interval
   if (update.repeats != nullptr) {
     const UpdateRows& repeats = *update.repeats;
     const uint64_t end = keys.end == 0 ? repeats.num_keys : LowerBound(repeats, keys.end);
     for (uint64_t row = LowerBound(repeats, keys.begin); row < end;) {
       const uint64_t border = NextBucket(update, KeyAt(repeats.keys, row));
-      uint64_t next = border == 0 ? end : std::min(end, LowerBound(repeats, border));
+      uint64_t next = border == 0 ? end : std::min(end, LowerBound(repeats, border, row));
       // Behind the rows of its bucket.
       const bool is_last = border == 0 || (keys.end != 0 && border >= keys.end);
-      AddKeys(update, {keys.begin, is_last ? keys.end : border});
+      AddKeys(update, {keys.begin, is_last ? keys.end : border}, from);
       Add(repeats, {row, next});
       if (is_last) return;
       keys.begin = border;
       row = next;
     }
   }
-  AddKeys(update, keys);
+  AddKeys(update, keys, from);
 }
 
 void ExportedRows::Add(const UpdateRows& update, RowInterval rows) {
@@ -280,12 +304,12 @@ void ExportedRows::Add(const UpdateRows& update, RowInterval rows) {
   size_ += rows.end - rows.begin;
 }
 
-void ExportedRows::AddKeys(const UpdateRows& update, KeyInterval keys) {
+void ExportedRows::AddKeys(const UpdateRows& update, KeyInterval keys, uint64_t& from) {
   if (update.num_keys == 0 || (keys.begin >= keys.end && keys.end != 0)) return;
   const uint64_t last = keys.end - 1;  // an end of 0 is behind the last key
   const auto end_of = [&](uint64_t key) {
     const uint64_t next = NextBucket(update, key);
-    return next == 0 ? update.num_keys : LowerBound(update, next);
+    return next == 0 ? update.num_keys : LowerBound(update, next, from);
   };
   const auto search = [&](RowInterval rows) {
     uint64_t begin = rows.begin;  // of rows whose keys are in the interval
@@ -297,15 +321,17 @@ void ExportedRows::AddKeys(const UpdateRows& update, KeyInterval keys) {
     }
     Add(update, {begin, rows.end});
   };
-  RowInterval rows = {LowerBound(update, keys.begin), end_of(last)};
+  from = LowerBound(update, keys.begin, from);
+  RowInterval rows = {from, end_of(last)};
   const RowInterval whole = rows;
   const bool cuts_first = keys.begin >> update.coarse_bits << update.coarse_bits != keys.begin;
   const bool cuts_last = NextBucket(update, last) != keys.end;
   if (cuts_first) rows.begin = std::min(rows.end, end_of(keys.begin));
-  if (cuts_last) rows.end = std::max(rows.begin, LowerBound(update, last));
+  if (cuts_last) rows.end = std::max(rows.begin, LowerBound(update, last, from));
   if (cuts_first) search({whole.begin, rows.begin});
   Add(update, rows);
   if (cuts_last) search({rows.end, whole.end});
+  if (!cuts_last) from = whole.end;
 }
 
 uint64_t ExportedRows::Key(uint64_t index) const {
@@ -315,7 +341,7 @@ uint64_t ExportedRows::Key(uint64_t index) const {
 }
 
 void ExportedRows::Count(KeyCounter& counter) const {
-  for (const RowPiece& piece : pieces_) counter.Add(piece.update->keys, piece.rows);
+  for (const RowPiece& piece : pieces_) counter.Add(piece.update->keys, piece.rows, piece.update->coarse_bits);
 }
 
 absl::StatusOr<uint64_t> ExportedRows::Append(const TensorSpec& spec, RowInterval rows, uint64_t max_rows,

@@ -57,14 +57,21 @@ class KeyCounter {
 
   // Errors: INVALID_ARGUMENT: there are more of them, or bits that keys do not have.
   static absl::StatusOr<KeyCounter> Create(const TensorSpec& spec, const KeyBuckets& buckets);
-  // Counts the keys of some rows.
-  void Add(const KeyColumn& keys, RowInterval rows);
+  // Counts the keys of some rows, which ascend by key >> coarse_bits.
+  // Cost: a few searches for each bucket, if these are not smaller than 2^coarse_bits; or a step for each key.
+  void Add(const KeyColumn& keys, RowInterval rows, int coarse_bits);
   const std::vector<uint64_t>& counts() const { return counts_; }
 
  private:
   static constexpr uint32_t kMaxSplit = 17;
 
   KeyCounter() = default;
+
+  // Counts a key `number` times.
+  void AddKey(uint64_t key, uint64_t number);
+  // `key_at`: of a row.
+  template <typename KeyAt>
+  void AddRows(const KeyAt& key_at, RowInterval rows, bool ascends_by_bucket);
 
   uint32_t bits_ = 0;
   uint32_t within_bits_ = 0;
@@ -103,7 +110,8 @@ class ExportedRows {
 
  private:
   void Add(const UpdateRows& update, RowInterval rows);
-  void AddKeys(const UpdateRows& update, KeyInterval keys);
+  // `from`: rows of the update before it are before the interval; set for the interval behind.
+  void AddKeys(const UpdateRows& update, KeyInterval keys, uint64_t& from);
 
   std::vector<RowPiece>& pieces_;
   uint64_t size_ = 0;

@@ -264,7 +264,7 @@ absl::StatusOr<std::vector<uint64_t>> SealedReader::CountKeys(const ExportQuery&
       ASSIGN_OR_RETURN(const PartialBlock block, sum.ExportPartial(query.tensor, first, last, kCountedRows));
       const auto* const keys = block.rows.keys.data();
       const auto add = [&](const auto* column) {
-        counter.Add(absl::MakeConstSpan(column, block.rows.num_rows), {0, block.rows.num_rows});
+        counter.Add(absl::MakeConstSpan(column, block.rows.num_rows), {0, block.rows.num_rows}, 0);
       };
       HasNarrowKeys(spec) ? add(reinterpret_cast<const uint32_t*>(keys)) : add(reinterpret_cast<const uint64_t*>(keys));
       if (block.last == last) break;
