@@ -17,7 +17,7 @@ from sparseagg._internal.base.types import Update
 from sparseagg._internal.certificates.statement import time_now
 from sparseagg._internal.client.blocking_client import Client, Round
 from sparseagg._internal.client.requests import checked_keys
-from sparseagg._internal.client.retry import checked_deadline
+from sparseagg._internal.client.retry import call_seconds, checked_deadline
 from sparseagg._internal.results.info import Certificate, RoundInfo, Submission, SubmissionReceipt
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.bounds import home_of
@@ -26,7 +26,7 @@ from sparseagg.cluster import published
 from sparseagg.cluster.certificate import RoundCertificate, certify
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import join_ranges, rows_between
-from sparseagg.cluster.plan import Plan, cuts_of_counts, on_all, seconds_left
+from sparseagg.cluster.plan import Plan, cuts_of_counts, on_all
 from sparseagg.cluster.published import Listed, Part, end_round, name_of_clients, read_list, read_part
 from sparseagg.cluster.range_merge import RangeMerge, result_of_nothing
 from sparseagg.cluster.server_rounds import cluster_info, cluster_spec
@@ -316,7 +316,7 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
 
     def _publish(self, counted: frozenset[str] | None, deadline: float | None) -> Listed:
         """Merges, and leaves the result on the servers; returns the first server's list, which another may have put."""
-        servers = on_all(self._clients, lambda client: client.server_info(timeout=seconds_left(deadline)))
+        servers = on_all(self._clients, lambda client: client.server_info(timeout=call_seconds(deadline)))
         limits = [server.limits.max_message_bytes for server in servers]
         try:
             infos, parts, store = self._merge.run(counted, limits, deadline)

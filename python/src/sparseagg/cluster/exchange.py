@@ -102,16 +102,13 @@ async def export_page(
     The page has no client ids: ``export_submissions`` of an empty range of keys has them, in order of places.
 
     Args:
-        tensor, keys, timeout: as in ``export_submissions``.
         page_token: of the page before; "" for the first page.
         max_bytes: of the page, at most and by default the server's limit.
         any_order: the keys of an update need not ascend, so that the server sorts nothing.
 
-    Raises:
-        InvalidArgumentError, FailedPreconditionError, PermissionDeniedError, UnimplementedError, TimeoutError: as
-            of ``export_submissions``. InvalidArgumentError: also for a token that is not of this round.
+    Raises: as ``export_submissions``, and
+        InvalidArgumentError: the token is not of this round.
         AbortedError: with ``any_order``: the submissions have been sorted since the page before.
-        UnimplementedError: also if the server is older than exports by place.
     """
     request, deadline = export_request(rnd.name, tensor, keys), checked_deadline(timeout)
     request.page_token = page_token
@@ -230,14 +227,11 @@ async def count_keys(
         tensor: name of a tensor; None for the only one.
         bits: the last ones of a key, in which the keys of a bucket differ.
         within: bits and numbers of larger buckets, whose parts alone are counted, one after the other; None: all.
-        timeout: as in ``export_submissions``.
 
     Returns:
         Of each bucket, uint64. A key of several submissions counts several times, unless they are merged.
 
-    Raises:
-        InvalidArgumentError, FailedPreconditionError, PermissionDeniedError, UnimplementedError, TimeoutError: as
-            of ``export_submissions``. InvalidArgumentError: also for more than 131072 buckets.
+    Raises: as ``export_submissions``; InvalidArgumentError also for more than 131072 buckets.
     """
     request, deadline = export_request(rnd.name, tensor, None), checked_deadline(timeout)
     request.buckets.bits = checked_integer("bits must be a number of bits, 0 to 63", bits, 0, 63)

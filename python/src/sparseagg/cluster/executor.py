@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Union
 
 from sparseagg._internal.client.blocking_client import Client
+from sparseagg._internal.client.retry import call_seconds
 from sparseagg._internal.results.result import TensorResult
-from sparseagg.cluster.plan import seconds_left
 from sparseagg.cluster.published import Part
 from sparseagg.cluster.reduce import KnownRounds, RangeTask, run_task
 from sparseagg.errors import DeadlineExceededError, UnavailableError
@@ -27,7 +27,6 @@ class LocalExecutor:
 
     Args:
         clients: of each server; borrowed.
-        reducers: number of threads.
     """
 
     def __init__(self, clients: Sequence[Client], reducers: int) -> None:
@@ -37,7 +36,7 @@ class LocalExecutor:
 
     def run(self, tasks: Sequence[RangeTask], deadline: float | None = None) -> list[TensorResult | Part]:
         futures = [self._pool.submit(run_task, task, self._clients, self._known) for task in tasks]
-        late = concurrent.futures.wait(futures, seconds_left(deadline)).not_done
+        late = concurrent.futures.wait(futures, call_seconds(deadline)).not_done
         for future in late:
             future.cancel()
         if late:
@@ -80,7 +79,7 @@ class RayExecutor:
             for task in tasks:
                 self._pool.submit(lambda actor, task: actor.reduce.remote(task), task)
             try:
-                found += [self._pool.get_next(timeout=seconds_left(deadline)) for _ in tasks]
+                found += [self._pool.get_next(timeout=call_seconds(deadline)) for _ in tasks]
             except TimeoutError:
                 raise DeadlineExceededError(f"not all of {len(tasks)} ranges are merged") from None
             except self._ray.exceptions.RayActorError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import pathlib
-import time
 from collections.abc import Callable, Sequence
 from typing import Optional, TypeVar
 
@@ -31,7 +30,6 @@ class Plan:
     Attributes:
         certificate_key: file of the key that signs certificates; None: there is none.
         ranges: of each tensor, whatever its size; None: as many as the next two ask for.
-        reducers: that work at once.
         range_bytes: the most bytes of submissions that a range should have.
         threads: of the engine, for each range.
         device: of the engine; None: as ``sparseagg.aggregate`` chooses.
@@ -142,8 +140,3 @@ def on_all(servers: Sequence[S], call: Callable[[S], T]) -> list[T]:
     with concurrent.futures.ThreadPoolExecutor(max(1, len(servers))) as pool:
         futures = [pool.submit(call, server) for server in servers]
     return [future.result() for future in futures]
-
-
-def seconds_left(deadline: float | None) -> float | None:
-    """Returns the seconds from now to a deadline on ``time.monotonic``'s clock, at least 0; None without one."""
-    return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -20,12 +20,13 @@ from sparseagg._internal.base.arguments import Timeout, shown
 from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.client.blocking_client import Round
 from sparseagg._internal.client.result_reader import ResultReader
+from sparseagg._internal.client.retry import call_seconds
 from sparseagg._internal.client.round_calls import raise_if_failed
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.exchange import put_result_range, result_range
 from sparseagg.cluster.join import COLUMNS, concatenated, dense, is_cut, is_dense, rows_between
-from sparseagg.cluster.plan import KeyRange, seconds_left
+from sparseagg.cluster.plan import KeyRange
 from sparseagg.errors import FailedPreconditionError, InternalError, NotFoundError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -38,11 +39,8 @@ class Part:
     """A range of a tensor's result.
 
     Attributes:
-        tensor: its name.
         begin, end: keys of the range; an end of None is behind the last key.
         server: index of the server that has it.
-        num_rows: of the result in the range.
-        dtype: of the values.
         blocks: the keys at which the pages begin that the server has of the range.
         seconds: that export, merge and write of the range took.
     """
@@ -66,7 +64,6 @@ class RangeStore:
 
     Attributes:
         only, plan: name the result.
-        block_bytes: of a page.
     """
 
     only: str
@@ -135,13 +132,13 @@ def end_round(opened: Round, deadline: float | None, listed: Listed | None = Non
         names = {"only": about["only"], "plan": about["plan"]}
     created = opened.info.create_time
     assert created is not None
-    put_result_range(opened, page, created=created, **names, timeout=seconds_left(deadline))
+    put_result_range(opened, page, created=created, **names, timeout=call_seconds(deadline))
 
 
 def read_list(opened: Round, deadline: float | None = None) -> Listed | None:
     """Returns the list that a server has; None if it has none."""
     try:
-        text = result_range(opened, timeout=seconds_left(deadline)).head.ranges
+        text = result_range(opened, timeout=call_seconds(deadline)).head.ranges
     except NotFoundError:
         return None
     try:

@@ -13,6 +13,7 @@ import numpy as np
 
 from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.client.blocking_client import Round
+from sparseagg._internal.client.retry import call_seconds
 from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result, TensorResult
@@ -21,7 +22,7 @@ from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.exchange import count_keys
 from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import is_cut
-from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, on_all, ranges_of_counts, seconds_left
+from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, on_all, ranges_of_counts
 from sparseagg.cluster.published import Part, RangeStore, name_of_clients
 from sparseagg.cluster.reduce import RangeTask, check_homes, merges_on_arrival, range_spec
 from sparseagg.errors import FailedPreconditionError, RoundFailedError
@@ -56,7 +57,7 @@ class RangeMerge:
         Raises: as ``ClusterRound.finish``.
         """
         begun = time.monotonic()
-        infos = on_all(self._rounds, lambda opened: opened.seal(seconds_left(deadline)))
+        infos = on_all(self._rounds, lambda opened: opened.seal(call_seconds(deadline)))
         if only is None:
             infos = self._withdraw_surplus(infos)
         total = sum(info.num_submissions for info in infos)
@@ -157,7 +158,7 @@ class RangeMerge:
             return [(0, None)], True
 
         def counted(bits: int, within: tuple[int, list[int]] | None) -> Array:
-            how: dict[str, Any] = {"bits": bits, "within": within, "timeout": seconds_left(deadline)}
+            how: dict[str, Any] = {"bits": bits, "within": within, "timeout": call_seconds(deadline)}
             found: Array = np.sum(on_all(self._rounds, lambda opened: count_keys(opened, tensor.name, **how)), axis=0)
             return found
 

@@ -68,12 +68,8 @@ class RayServers:
     have the resource "sparseagg_server", servers are on these alone (``deploy/kuberay``).
 
     Args:
-        ray: the module.
         name: of the servers: their actors do not end with this process, and ``attach`` finds them. None: they end.
-        number: of servers.
         data_dir: on every node that has servers; None: rounds live in memory.
-        options: more flags of the servers.
-        cpus: of each actor.
         gpus: of each actor; its server sees them by CUDA_VISIBLE_DEVICES.
 
     Raises:

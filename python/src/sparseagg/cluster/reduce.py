@@ -39,8 +39,6 @@ class RangeTask:
         round_name: "rounds/{id}", the same on all servers.
         created: when the round of each server was created.
         spec: of the one tensor, from ``range_spec``.
-        keys: the range.
-        num_submissions: of each server's round.
         plan: which servers there are, and how they are merged.
         only: the clients that count; None: all.
         store: where the result goes; None: to the caller.

@@ -32,8 +32,6 @@ class ServerKeeper:
         directory: of the server, as ``data_dir`` of ``Server``; None: rounds live in memory, and end with the process.
             A keeper that is made there later has the same ports, as long as nobody else has taken them: rounds name
             the addresses of their servers.
-        host: to listen on.
-        options: more flags of the server.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, host: str, options: Sequence[str]) -> None:
