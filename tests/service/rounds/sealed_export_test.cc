@@ -295,13 +295,19 @@ TEST_F(CoarseExportTest, AnyOrder_SortedBetweenTwoPages_IsAborted) {
 }
 
 TEST_F(CoarseExportTest, CountKeys_CountsEachBucket) {
-  for (const int num_repeats : {0, 60}) {
-    const auto round = OpenLarge(uint64_t{1} << 24, uint32_t{1} << 24, num_repeats);
-    const KeyInterval range{1'000'000, 16'000'000};
+  struct Case {
+    uint32_t bound;
+    int num_repeats;
+    KeyInterval range;
+  };
+  for (const auto& [bound, num_repeats, range] :
+       {Case{1 << 24, 0, {1'000'000, 16'000'000}}, Case{1 << 24, 60, {1'000'000, 16'000'000}},
+        Case{30'000, 60, {5000, 0}}}) {  // thousands in a coarse bucket
+    const auto round = OpenLarge(uint64_t{1} << 24, bound, num_repeats);
     const std::vector<Exported> all = AllPages(*round, InAnyOrder(range));
     for (const KeyBuckets& buckets :
          {KeyBuckets{10, 0, {}}, KeyBuckets{23, 0, {}}, KeyBuckets{30, 0, {}}, KeyBuckets{7, 0, {}},
-          KeyBuckets{0, 14, {900, 70, 1023}}, KeyBuckets{3, 20, {15}}, KeyBuckets{5, 63, {0}}}) {
+          KeyBuckets{0, 14, {900, 1, 1023}}, KeyBuckets{3, 20, {15}}, KeyBuckets{5, 63, {0}}}) {
       const auto counted = SealedReader(*round).CountKeys(InAnyOrder(range), buckets);
       if (buckets.within_bits == 63) {
         EXPECT_THAT(counted, Fails(Code::kInvalidArgument, HasSubstr("at most 131072 parts")));
