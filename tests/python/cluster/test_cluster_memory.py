@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest
-from sparseagg.cluster import Cluster, export_submissions
+from sparseagg.cluster import Cluster, export_submissions, reduce
 from sparseagg.cluster.reduce import Roster, ServerPages, batches
 
 
@@ -119,3 +119,23 @@ def test_a_server_with_all_submissions_stays_open(addresses):
         with pytest.raises(sa.errors.ResourceExhaustedError, match="4 of max_submissions 4"):
             opened.submit("more", ([0], [1.0]))
         assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))
+
+
+def test_ids_and_weights_are_read_once_for_all_ranges(addresses, monkeypatch):
+    read: list[str] = []
+
+    def counted(opened, *args, **options):
+        read.append(opened.handle)
+        if len(read) <= 3:
+            raise sa.errors.UnavailableError("not yet")
+        return export_submissions(opened, *args, **options)
+
+    monkeypatch.setattr(reduce, "export_submissions", counted)
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=5000)])
+    updates = updates_of(12, 200, 5000)
+    with Cluster(addresses, ranges=8, reducers=4) as cluster, submitted(cluster, spec, updates) as opened:
+        with pytest.raises(sa.errors.UnavailableError, match="not yet"):
+            opened.finish()
+        assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))
+        assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))
+    assert sorted(read) == sorted(2 * list(set(read)))

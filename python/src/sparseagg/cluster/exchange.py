@@ -143,7 +143,6 @@ async def put_result_range(
         only: names the clients that count; "": all.
         plan: names how the result is cut.
         keys: range of the page's keys (begin, end).
-        timeout: in seconds or as a timedelta; None for the client's.
 
     Raises:
         FailedPreconditionError: the round is not sealed, not a cluster's, or another one of the same name; or its

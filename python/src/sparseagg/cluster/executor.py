@@ -31,7 +31,7 @@ class LocalExecutor:
 
     def __init__(self, clients: Sequence[Client], reducers: int) -> None:
         self._clients = clients
-        self._known: KnownRounds = {}
+        self._known = KnownRounds()
         self._pool = concurrent.futures.ThreadPoolExecutor(reducers, thread_name_prefix="sparseagg-reducer")
 
     def run(self, tasks: Sequence[RangeTask], deadline: float | None = None) -> list[TensorResult | Part]:
@@ -105,7 +105,7 @@ class _Reducer:
     def __init__(self, lent: Sequence[Any]) -> None:
         self._lent = lent
         self._clients: Sequence[Client] = ()
-        self._known: KnownRounds = {}
+        self._known = KnownRounds()
 
     def reduce(self, task: RangeTask) -> TensorResult | Part | Exception:
         """Returns the result or the error of a range: Ray would wrap an error that is raised."""

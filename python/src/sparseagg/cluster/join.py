@@ -23,8 +23,6 @@ def join_ranges(spec: RoundSpec, tensor: TensorSpec, parts: Sequence[TensorResul
     """Returns the result of a tensor, and how many rows ``result_top_k`` and ``result_min_norm`` have removed.
 
     Args:
-        spec: of the round.
-        tensor: of the spec.
         parts: the results of its ranges, in order of keys, sparse.
     """
     whole = concatenated(spec, tensor, parts)

@@ -31,7 +31,6 @@ class Plan:
         certificate_key: file of the key that signs certificates; None: there is none.
         ranges: of each tensor, whatever its size; None: as many as the next two ask for.
         range_bytes: the most bytes of submissions that a range should have.
-        threads: of the engine, for each range.
         device: of the engine; None: as ``sparseagg.aggregate`` chooses.
         memory_limit: bytes that the submissions of a range may take, with their sums. Beyond, they are folded before
             others are read. None: no limit.
@@ -68,8 +67,6 @@ def ranges_of_counts(
     Buckets have no more than a sixteenth of a range, but for single keys: the fullest are counted in parts.
 
     Args:
-        count: of all servers.
-        num_rows: of the tensor.
         most: ranges at most; nothing is counted for one.
         number_for: how many ranges so many keys have.
     """

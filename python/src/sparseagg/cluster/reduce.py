@@ -6,9 +6,10 @@ import bisect
 import concurrent.futures
 import dataclasses
 import datetime
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,6 +31,8 @@ _PAGE_BYTES = 16 << 20  # of an export, where memory has no limit
 
 _SUMS = ("sum", "mean", "coordinate_mean")
 
+T = TypeVar("T")
+
 
 @dataclasses.dataclass(frozen=True)
 class RangeTask:
@@ -38,7 +41,6 @@ class RangeTask:
     Attributes:
         round_name: "rounds/{id}", the same on all servers.
         created: when the round of each server was created.
-        spec: of the one tensor, from ``range_spec``.
         plan: which servers there are, and how they are merged.
         only: the clients that count; None: all.
         store: where the result goes; None: to the caller.
@@ -58,7 +60,26 @@ class RangeTask:
     any_order: bool = False
 
 
-KnownRounds = dict[tuple[Any, ...], list[Any]]  # of a task's servers: their rounds, and their rosters
+class KnownRounds:
+    """What ranges of a round have in common, asked for once: the servers' rounds, and their rosters. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[str, tuple[tuple[Any, ...], concurrent.futures.Future[list[Any]]]] = {}
+
+    def get(self, what: str, key: tuple[Any, ...], ask: Callable[[], list[T]]) -> list[T]:
+        """Returns what the latest ``ask`` with this key has returned; asks if that failed, or another key has come."""
+        own: concurrent.futures.Future[list[T]] = concurrent.futures.Future()
+        with self._lock:
+            before, found = self._found.get(what, ((), own))
+            if before != key or (found.done() and found.exception()):
+                self._found[what] = key, (found := own)
+        if found is own:
+            try:
+                own.set_result(ask())
+            except Exception as error:
+                own.set_exception(error)
+        return found.result()
 
 
 class Roster(NamedTuple):
@@ -70,18 +91,11 @@ class Roster(NamedTuple):
 
 
 def run_task(task: RangeTask, clients: Sequence[Client], known: KnownRounds) -> TensorResult | Part:
-    """Returns the result of ``reduce_range``, or writes it to the task's store and returns where it is.
-
-    ``known``: what is asked for once, not for each range.
-    """
+    """Returns the result of ``reduce_range``, or writes it to the task's store and returns where it is."""
     begun = time.monotonic()
+    own = [clients[server] for server in task.plan.servers]
     key = task.round_name, task.created, task.plan.servers
-    if (rounds := known.get(key)) is None:
-        rounds = on_all(
-            [clients[server] for server in task.plan.servers], lambda client: client.get_round(task.round_name)
-        )
-        known.clear()
-        known[key] = rounds
+    rounds = known.get("rounds", key, lambda: on_all(own, lambda client: client.get_round(task.round_name)))
     result = reduce_range(task, rounds, known)
     if task.store is None:
         return result
@@ -150,23 +164,20 @@ def check_homes(round_name: str, listed: Sequence[Iterable[str]]) -> None:
                 )
 
 
-def _rosters(task: RangeTask, rounds: Sequence[Round], known: KnownRounds) -> list[Roster]:
-    key = task.round_name, task.created, task.plan.servers, task.num_submissions, task.only
-    if (found := known.get(key)) is None:
-        name, only = task.spec.tensors[0].name, task.only
-        listed = on_all(rounds, lambda opened: export_submissions(opened, name, keys=(0, 0)))
-        for server, part in enumerate(listed):
-            _check_number(task, server, len(part))
-        check_homes(task.round_name, listed)
-        known[key] = found = [
-            Roster(
-                list(part),
-                np.array([each.weight for each in part.values()], np.float64),
-                None if only is None else np.array([each in only for each in part], bool),
-            )
-            for part in listed
-        ]
-    return found
+def _rosters(task: RangeTask, rounds: Sequence[Round]) -> list[Roster]:
+    name, only = task.spec.tensors[0].name, task.only
+    listed = on_all(rounds, lambda opened: export_submissions(opened, name, keys=(0, 0)))
+    for server, part in enumerate(listed):
+        _check_number(task, server, len(part))
+    check_homes(task.round_name, listed)
+    return [
+        Roster(
+            list(part),
+            np.array([each.weight for each in part.values()], np.float64),
+            None if only is None else np.array([each in only for each in part], bool),
+        )
+        for part in listed
+    ]
 
 
 def merges_on_arrival(spec: RoundSpec, tensor: TensorSpec) -> bool:
@@ -187,7 +198,8 @@ def _reduce_submissions(task: RangeTask, rounds: Sequence[Round], known: KnownRo
     tensor = task.spec.tensors[0]
     is_weighted = task.spec.aggregation_of(tensor).weighting == "by_weight"
     # Half of the memory is for sums and folded rows; of each server there are up to three pages.
-    limit, rosters = task.plan.memory_limit, _rosters(task, rounds, known)
+    key = task.round_name, task.created, task.plan.servers, task.num_submissions, task.only
+    limit, rosters = task.plan.memory_limit, known.get("rosters", key, lambda: _rosters(task, rounds))
     page_bytes = _PAGE_BYTES if limit is None else max(1, min(_PAGE_BYTES, limit // (6 * len(rounds))))
     half = None if limit is None else max(1, limit // 2)
     how = task.keys, page_bytes, task.any_order
