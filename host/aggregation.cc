@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "host/accumulation.h"
+#include "host/base/binned.h"
 #include "host/base/float_environment.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
@@ -21,6 +23,10 @@ namespace {
 
 // The user address space of x86-64 with four-level page tables.
 constexpr uint64_t kAddressableBytes = uint64_t{1} << 47;
+// Pending updates of binned sums, of all tensors together, are merged when they take this part of the sums' memory, and
+// at least so many bytes. An accumulator sees its own tensor alone, and a model has hundreds of them.
+constexpr uint64_t kBinnedPart = 10;
+constexpr uint64_t kMinBinnedPendingBytes = uint64_t{64} << 20;
 
 // Returns: the spec of a tensor's accumulator. Its counts tell which rows a dense result has dropped, as zeros or for
 // lack of weight, so that they have no moments.
@@ -37,6 +43,11 @@ absl::Status CheckWeightSum(const TensorSpec& spec, const PartialTotals& totals)
     return absl::OkStatus();
   return absl::OutOfRangeError(absl::StrCat(Quoted(spec), ": the weights add up to ", totals.weight_sum,
                                             ", beyond 2^53, up to which partials keep their sum exact"));
+}
+
+uint64_t BinnedBytes(const TensorSpec& spec) {
+  const int bins = spec.dtype == DType::kFloat64 ? WideBinnedSum::kBins : NarrowBinnedSum::kBins;
+  return SaturatingMultiply(SaturatingMultiply(spec.num_rows, spec.row_width), bins * sizeof(int64_t) + 1);
 }
 
 // Requires: there are rows.
@@ -293,10 +304,23 @@ absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submissi
   client_ids_.push_back(client_id);  // first, so that num_submissions() reports an error from here on
   known_clients_.insert(std::move(client_id));
   num_counted_ += submission.num_submissions;
+  uint64_t sum_bytes = 0, bytes = 0;  // of binned tensors
   for (size_t t = 0; t < accumulators_.size(); ++t) {
-    RETURN_IF_ERROR(accumulators_[t]->Add(std::move(submission.updates[t])));
+    Accumulator& accumulator = *accumulators_[t];
+    RETURN_IF_ERROR(accumulator.Add(std::move(submission.updates[t])));
+    if (specs_[t].aggregation.numerics != Numerics::kBinned) continue;
+    const uint64_t sums = BinnedBytes(specs_[t]);
+    sum_bytes = SaturatingAdd(sum_bytes, sums);
+    bytes = SaturatingAdd(bytes, SaturatingAdd(accumulator.memory_bytes(), accumulator.KeepsAll() ? sums : 0));
   }
-  return absl::OkStatus();
+  const uint64_t least = std::max(sum_bytes / kBinnedPart, kMinBinnedPendingBytes);
+  if (defers_merges_ || bytes < SaturatingAdd(sum_bytes, least)) return absl::OkStatus();
+  try {
+    const absl::Status merged = MergePending();
+    return absl::IsResourceExhausted(merged) ? absl::OkStatus() : merged;  // the submission counts; a next Add merges
+  } catch (const std::bad_alloc&) {
+    return absl::OkStatus();
+  }
 }
 
 absl::Status Aggregation::MergeFrom(Aggregation&& other) {

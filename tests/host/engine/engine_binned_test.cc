@@ -144,20 +144,31 @@ TEST(EngineBinned, MoreThanTheLimit_IsRefusedAndTheSumStays) {
 }
 
 TEST(EngineBinned, ManyUpdates_MemoryIsThatOfTheSums) {
-  const TensorSpec spec = BinnedSpec(DType::kFloat32, Op::kMean, 10'000'000);
-  const std::unique_ptr<Engine> engine = AvailableEngines().front().create();
-  const std::unique_ptr<Aggregation> aggregation = *Aggregation::Create(*engine, {spec});
-  size_t most_bytes = 0;
-  const auto values = std::make_shared<std::vector<float>>(spec.num_rows, 1.5f);
-  for (int i = 0; i < 12; ++i) {
-    UpdateColumns columns{KeyRun{0, spec.num_rows}, reinterpret_cast<const std::byte*>(values->data()), values};
-    auto prepared = aggregation->Prepare({*ValidatedUpdate::Create(spec, columns, 1.0)});
-    ASSERT_TRUE(prepared.ok());
-    ASSERT_TRUE(aggregation->Add(std::to_string(i), *std::move(prepared)).ok());
-    most_bytes = std::max(most_bytes, aggregation->memory_bytes());
+  for (const size_t num_tensors : {size_t{1}, size_t{50}}) {
+    SCOPED_TRACE(num_tensors);
+    std::vector<TensorSpec> specs;
+    for (size_t t = 0; t < num_tensors; ++t) {
+      specs.push_back(BinnedSpec(DType::kFloat32, Op::kMean, 10'000'000 / num_tensors));
+      specs.back().name = absl::StrCat("t", t);
+    }
+    const std::unique_ptr<Engine> engine = AvailableEngines().front().create();
+    const std::unique_ptr<Aggregation> aggregation = *Aggregation::Create(*engine, specs);
+    size_t most_bytes = 0;
+    const auto values = std::make_shared<std::vector<float>>(specs[0].num_rows, 1.5f);
+    for (int i = 0; i < 12; ++i) {
+      std::vector<ValidatedUpdate> updates;
+      for (const TensorSpec& spec : specs) {
+        UpdateColumns columns{KeyRun{0, spec.num_rows}, reinterpret_cast<const std::byte*>(values->data()), values};
+        updates.push_back(*ValidatedUpdate::Create(spec, columns, 1.0));
+      }
+      auto prepared = aggregation->Prepare(std::move(updates));
+      ASSERT_TRUE(prepared.ok());
+      ASSERT_TRUE(aggregation->Add(std::to_string(i), *std::move(prepared)).ok());
+      most_bytes = std::max(most_bytes, aggregation->memory_bytes());
+    }
+    EXPECT_FALSE(aggregation->CheckKeepsAll().ok());
+    EXPECT_LT(most_bytes, size_t{220'000'000}) << "17 bytes a value, and one pending update";
   }
-  EXPECT_FALSE(aggregation->CheckKeepsAll().ok());
-  EXPECT_LT(most_bytes, size_t{220'000'000}) << "17 bytes a value, and one pending update";
 }
 
 }  // namespace

@@ -141,6 +141,8 @@ class Aggregator:
                 noise_key=_checked_noise_key(spec, noise_key),
                 release_id=_checked_release_id(spec, release_id),
             )
+        if spec.keep_submissions:
+            self._engine.defer_merges()
 
     def __repr__(self) -> str:
         names = ", ".join(plain(tensor.name) for tensor in self.spec.tensors)
@@ -326,8 +328,9 @@ class Aggregator:
 
         Raises:
             FailedPreconditionError: submissions have been merged already, so that none can be taken out: where the
-                order does not matter ("fixed_point", integers, "min", "max", "union"), those that take 64 MiB; or
-                beyond the ``memory_limit``. Or the aggregator is spent.
+                order does not matter ("binned", "fixed_point", integers, "min", "max", "union"), those that take
+                64 MiB, unless the spec has ``keep_submissions``; or beyond the ``memory_limit``. Or the aggregator is
+                spent.
         """
         with extension.errors():
             return bool(self._engine.withdraw(checked_client_id(client_id)))
