@@ -22,7 +22,7 @@ OPTIONS = {
     "aggregation_weights": {"site-1": 2.0},
     "exclude_vars": "^norm",
     "rows": False,
-    "options": {"numerics": "fixed_point", "value_bound": 2.0},
+    "options": {"numerics": "canonical"},
 }
 
 

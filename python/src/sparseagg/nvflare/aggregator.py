@@ -39,9 +39,9 @@ class SparseAggregator(ModelAggregator):
     """Merges sparse and dense updates of a ``FedAvgRecipe`` or of ``ScatterAndGather``. Thread-safe.
 
     Dense tensors: the mean, weighted by NUM_STEPS_CURRENT_ROUND, over the clients that sent the tensor, as NVFlare's
-    own; in float64, in the order of client names, so that the order of arrival changes no bit. Integers and bools are
-    rounded to nearest. Tensors in ``sparse``: rows that a client did not send, or the whole tensor, are "not touched";
-    ``op`` says what that means. A client may also send all rows, as a dense array.
+    own; by binned sums, which are merged as results arrive and rounded once, with the same bits in any order. Integers
+    and bools are rounded to nearest. Tensors in ``sparse``: rows that a client did not send, or the whole tensor, are
+    "not touched"; ``op`` says what that means. A client may also send all rows, as a dense array.
 
     Values that are not finite, and that a client has left as they were in the server's model, such as −inf in a mask,
     are no change. A value that all clients have changed gets their mean. The params_type of most clients counts.
@@ -62,7 +62,8 @@ class SparseAggregator(ModelAggregator):
             those of the recipe to its own aggregator only, and the same with the next.)
         exclude_vars: a regular expression; tensors whose names it finds are left out.
         rows: whether sparse results are ``MergedRows``; False: dense arrays, for server optimisers, which need them.
-        options: more options of ``sparseagg.RoundSpec``, by name, such as numerics="fixed_point" with its bounds.
+        options: more options of ``sparseagg.RoundSpec``, by name, such as numerics="canonical". With any but
+            ``on_nonfinite``, all results are held until they are merged, as with ``rule`` and with a cluster.
             ``on_nonfinite`` may also be a mapping from names or patterns to "reject" or "propagate".
         elements: names of the tensors of which clients may send single elements, at their flat positions.
         tls: of the connection to the server: True, or the path of a PEM file with its authorities. None: as the
@@ -214,6 +215,7 @@ class SparseAggregator(ModelAggregator):
                 merge = self._merges[most]
                 params, params_type = self._known().params(merge.finish(), most, self.rows), most
                 accepted = merge.accepted
+                sa.release_memory()  # that the engine keeps for a next merge, which is a round of training away
                 if merge.choice is not None:
                     self.info(f"round {self._round}: {merge.choice}")
             except sa.SparseaggError as error:  # an error here would end the job
@@ -253,7 +255,7 @@ class SparseAggregator(ModelAggregator):
         if params_type not in self._merges:
             if self.server is not None and self._client is None:
                 self._client = cluster.server_client(self.server, tls=self.tls, token=self.token)
-            self._merges[params_type] = RoundMerge(self._known().spec(params_type), self._client, self._rule)
+            self._merges[params_type] = RoundMerge(self._known(), params_type, self._client, self._rule)
         return self._merges[params_type]
 
     def _largest(self) -> ParamsType | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from sparseagg._internal.spec import options as spec_options
 from sparseagg._internal.spec import round_spec
 from sparseagg._internal.updates import contributors as updates
 from sparseagg._internal.updates import nonfinite
-from sparseagg.cluster import ClusterClient, ClusterRound, cluster
+from sparseagg.cluster import ClusterClient, ClusterRound, cluster, exchange
 from sparseagg.nvflare.arrays import KEYS, ROWS, ArrayForm, MergedRows, naming_tensor, numpy_of, to_array
 
 
@@ -48,26 +48,47 @@ class ModelForm:
         """Returns the names of the tensors that travel whole."""
         return [name for name, _ in self._aggregated() if not self._is_sparse(name)]
 
-    def spec(self, params_type: ParamsType) -> sa.RoundSpec:
-        """Returns the spec of a round. Raises ``InvalidArgumentError`` if the options make no sense."""
+    @property
+    def is_binned(self) -> bool:
+        """Whether whole arrays may be binned sums, which need no kept results: no option asks for something else."""
+        return self._op not in spec_options.ORDER_OPS and not set(self._all_options or ()) - {"on_nonfinite"}
+
+    def names(self, params_type: ParamsType) -> tuple[list[str], list[str]]:
+        """Returns the names of the tensors of which clients may send rows, and of the others."""
+        names = [name for name, _ in self._aggregated()]
+        rows = [name for name in names if params_type == ParamsType.DIFF and self._is_sparse(name)]
+        return rows, [name for name in names if name not in rows]
+
+    def spec(self, params_type: ParamsType, names: Collection[str] | None = None) -> sa.RoundSpec:
+        """Returns the spec of a round.
+
+        Args:
+            params_type: of the results.
+            names: of the tensors, of which all submissions have the whole ones, as binned sums. None: of all tensors,
+                each of which may be absent from a submission.
+
+        Raises:
+            InvalidArgumentError: the options make no sense.
+        """
         on_nonfinite, options = self._options()
         tracked = self._tracked()
         is_order = self._op in spec_options.ORDER_OPS
         absent = options.pop("absent", "zero") if is_order else None
         tensors = []
         for name, form in self._aggregated():
+            if names is not None and name not in names:
+                continue
             is_rows = self._is_sparse(name) and params_type == ParamsType.DIFF
-            tensor = sa.TensorSpec(
-                name,
-                form.wire_dtype,
-                # All tensors have the sparse layout, in which a tensor may be absent from an update.
-                shape=form.shape,
-                row_width=1 if name in self._elements else None,  # None: as the shape says
-                op=self._op if is_rows or is_order else "coordinate_mean",
-                on_nonfinite=on_nonfinite.get(name),
-                absent=absent if is_rows or not is_order else "skip",  # who has left out a whole array does not vote
+            how: dict[str, Any] = {
+                "row_width": 1 if name in self._elements else None,  # None: as the shape says
+                "op": self._op if is_rows or is_order else "coordinate_mean",
+                "absent": absent if is_rows or not is_order else "skip",  # who left out a whole array does not vote
+            }
+            if names is not None and not is_rows:
+                how = {"op": "mean", "layout": "dense", "result_layout": "dense", "numerics": "binned"}
+            tensors.append(
+                sa.TensorSpec(name, form.wire_dtype, shape=form.shape, on_nonfinite=on_nonfinite.get(name), **how)
             )
-            tensors.append(tensor)
             if params_type == ParamsType.FULL and name in tracked:
                 tensors.append(tracked[name].spec(name))
         weighting = "uniform" if is_order else "by_weight"
@@ -182,12 +203,17 @@ def _with_zeros(array: Any, positions: Any) -> Any:
 
 
 class RoundMerge:
-    """Results of clients, merged as ``spec`` says. Not thread-safe.
+    """Results of clients, merged as they come. Not thread-safe.
+
+    Whole arrays are binned sums, which need no kept results, unless a rule, a cluster, the op or an option needs these:
+    one round for each set of arrays that clients have sent, since all submissions of a round have the same arrays. The
+    rows are another round. Partials of arrays that are in several rounds give the bits of a single one.
 
     Life cycle: ``add`` each result, in any order; ``finish`` or ``cancel`` once.
 
     Args:
-        spec: of the round.
+        form: of the model.
+        params_type: of the results.
         client: of the server, or of the cluster, that merges; None: this process does.
         rule: chooses among the results when they are there; None: all count.
 
@@ -197,54 +223,146 @@ class RoundMerge:
     """
 
     def __init__(
-        self, spec: sa.RoundSpec, client: sa.Client | ClusterClient | None, rule: sealed_round.Rule | None = None
+        self,
+        form: ModelForm,
+        params_type: ParamsType,
+        client: sa.Client | ClusterClient | None,
+        rule: sealed_round.Rule | None = None,
     ) -> None:
         cluster.check_rule(client, rule)
+        self._form, self._params_type = form, params_type
+        self._rows, self._whole = form.names(params_type)
         self._rule = rule
         self.choice: sa.robust.ClientWeights | None = None
         self._own_client = sa.Client(":memory:") if client is None and rule is not None else None
-        client = client or self._own_client
-        self._aggregator = sa.Aggregator(spec) if client is None else None
-        self._round = None if client is None else client.create_round(spec)
-        self._is_weighted = round_spec.is_weighted(spec)
+        self._client = client or self._own_client
+        self._is_binned = form.is_binned and rule is None and not isinstance(client, ClusterClient)
+        self._parts: dict[frozenset[str] | None, _Part] = {}  # by the whole arrays in it; None: of rows, or of all
         self.accepted: dict[str, tuple[float, Any]] = {}
 
     def add(self, client: str, update: Mapping[str, Any], weight: float, metrics: Any) -> None:
         """Adds a result, completely or not at all. Raises a ``SparseaggError`` that names the client."""
+        pieces: dict[frozenset[str] | None, Mapping[str, Any]] = {None: update}
+        if self._is_binned:
+            pieces = {None: {name: update[name] for name in self._rows if name in update}} if self._rows else {}
+            if arrays := frozenset(update).intersection(self._whole):
+                pieces[arrays] = {name: array for name, array in update.items() if name not in self._rows}
+        added: list[_Part] = []
+        try:
+            for which, piece in pieces.items():
+                part = self._part(which)
+                part.add(client, piece, weight)
+                added.append(part)
+        except BaseException:
+            for part in added:  # of rows, which are kept
+                part.withdraw(client)
+            raise
+        self.accepted[client] = weight, metrics
+
+    def _part(self, arrays: frozenset[str] | None) -> _Part:
+        """Returns the part for results with these whole arrays; None: with rows, or with anything."""
+        if arrays not in self._parts:
+            names = None if not self._is_binned else self._rows if arrays is None else arrays
+            self._parts[arrays] = _Part(self._form.spec(self._params_type, names), self._client)
+        return self._parts[arrays]
+
+    def finish(self) -> Mapping[str, sa.TensorResult]:
+        """Merges. Results that a rule leaves out are no longer in ``accepted``."""
+        if self._rule is not None:
+            result, self.choice = self._parts[None].finish_by_rule(self._rule, self.accepted)
+            self.accepted = {client: self.accepted[client] for client, weight in self.choice.items() if weight > 0}
+            self.cancel()
+            return result
+        merged: dict[str, sa.TensorResult] = {}
+        # Arrays that clients of weight 0 alone have sent have no mean.
+        parts = {arrays: part for arrays, part in self._parts.items() if part.weight or arrays is None}
+        if self._parts and not parts:
+            raise sa.errors.FailedPreconditionError("the weights of all results add up to 0, so there is no mean")
+        for name in self._whole:
+            having = [part for arrays, part in parts.items() if arrays is not None and name in arrays]
+            if len(having) > 1:
+                total = sa.Aggregator(self._form.spec(self._params_type, [name]))
+                for number, part in enumerate(having):
+                    total.add_partial(number, part.export([tensor.name for tensor in total.spec.tensors]))
+                merged.update(total.finish())
+        for part in parts.values():
+            if any(tensor.name not in merged for tensor in part.spec.tensors):
+                merged = {**part.finish(), **merged}
+        self.cancel()
+        return merged
+
+    def cancel(self) -> None:
+        """Ends what was not finished on the server."""
+        for part in self._parts.values():
+            part.cancel()
+        self._parts = {}
+        if self._own_client is not None:
+            self._own_client.close()
+            self._own_client = None
+
+
+class _Part:
+    """A round of some or all of the tensors, in this process or on a server.
+
+    Attributes:
+        weight: of the submissions.
+    """
+
+    def __init__(self, spec: sa.RoundSpec, client: sa.Client | ClusterClient | None) -> None:
+        self.spec = spec
+        self.weight = 0.0
+        self._aggregator = sa.Aggregator(spec) if client is None else None
+        self._round = None if client is None else client.create_round(spec)
+        self._is_weighted = round_spec.is_weighted(spec)
+
+    def add(self, client: str, update: Mapping[str, Any], weight: float) -> None:
         vote = weight if self._is_weighted else 1.0
         if self._aggregator is not None:
             self._aggregator.add(client, update, vote)
         elif self._round is not None:
             with updates.naming_client(client):
                 self._round.submit(client, update, vote)
-        self.accepted[client] = weight, metrics
+        self.weight += vote
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that this process holds for the merge."""
+        return 0 if self._aggregator is None else self._aggregator.memory_bytes
+
+    def withdraw(self, client: str) -> None:
+        if self._aggregator is not None:
+            self._aggregator.withdraw(client)
+        elif self._round is not None:
+            self._round.withdraw(client)
+
+    def export(self, names: Iterable[str]) -> list[bytes]:
+        """Returns the partial of some tensors; the part takes no more results."""
+        if self._aggregator is not None:
+            return [block for name in names for block in self._aggregator.export_partial(name)]
+        assert isinstance(self._round, sa.Round)
+        self._round.seal()
+        return [block for name in names for block in exchange.export_partial(self._round, name)]
 
     def finish(self) -> sa.Result:
-        """Merges. Results that a rule leaves out are no longer in ``accepted``."""
         if self._aggregator is not None:
             return self._aggregator.finish()
         assert self._round is not None
-        if self._rule is None:
-            result = self._round.finish()
-            if isinstance(self._round, ClusterRound):  # which would keep the submissions
-                self._round.delete()
-        else:
-            assert isinstance(self._round, sa.Round)
-            result, self.choice = sealed_round.finish_by_rule(self._round, self._rule, self.accepted)
-            self.accepted = {client: self.accepted[client] for client, weight in self.choice.items() if weight > 0}
+        result = self._round.finish()
+        if isinstance(self._round, ClusterRound):  # which would keep the submissions
+            self._round.delete()
         self._round = None
-        self._close_own_client()
         return result
 
+    def finish_by_rule(
+        self, rule: sealed_round.Rule, only: Collection[str]
+    ) -> tuple[sa.Result, sa.robust.ClientWeights]:
+        assert isinstance(self._round, sa.Round)
+        found = sealed_round.finish_by_rule(self._round, rule, only)
+        self._round = None
+        return found
+
     def cancel(self) -> None:
-        """Ends a round on the server that was not finished."""
         if self._round is not None:
             with contextlib.suppress(sa.SparseaggError):
                 self._round.cancel("the NVFlare round ended without an aggregation")
             self._round = None
-        self._close_own_client()
-
-    def _close_own_client(self) -> None:
-        if self._own_client is not None:
-            self._own_client.close()
-            self._own_client = None
