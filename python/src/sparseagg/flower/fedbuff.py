@@ -26,7 +26,7 @@ from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import difference_spec, difference_to, stepped
 from sparseagg.flower.model import Model, Table
 from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, sparse_layout, update_of
-from sparseagg.flower.replies import NO_MOD, averaged, without_arrays
+from sparseagg.flower.replies import NO_MOD, arrays_of, averaged, without_arrays
 from sparseagg.optimizers import RowOptimizer
 
 _LEAST_WAIT_S, _MOST_WAIT_S = 0.02, 1.0
@@ -348,7 +348,7 @@ class _Run:
             raise sa.InvalidArgumentError(f"the configuration {CONFIG!r} of a reply has no text 'client'")
         # The node's own id is part of it, so that no node can speak for another.
         client_id = client_id if client_id.endswith(f":{sent.node}") else f"{client_id}:{sent.node}"
-        metrics, arrays = list(content.metric_records.values()), list(content.array_records.values())
+        metrics, arrays = list(content.metric_records.values()), arrays_of(content)
         weight = metrics[0].get(self._strategy._weight_key) if len(metrics) == 1 else None
         if not isinstance(weight, (int, float)):
             raise sa.InvalidArgumentError(

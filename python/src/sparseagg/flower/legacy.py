@@ -115,7 +115,7 @@ class SparseFedAvg(FedAvg):
             raise sa.errors.FailedPreconditionError(
                 "there is no model: the server calls configure_fit before aggregate_fit"
             )
-        merge = Merge(self._tables, map(str, self._sparse), self._op, None, self._options)
+        merge = Merge(self._tables, map(str, self._sparse), self._op, None, self._options, keeps=True)
         merged: dict[str, FitRes] = {}
         for proxy, result in results:
             # The client's own id is part of it, so that no client can push another out.

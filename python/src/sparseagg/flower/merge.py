@@ -12,7 +12,7 @@ import numpy as np
 
 import sparseagg as sa
 from sparseagg._internal.base.floats import default_float_environment
-from sparseagg._internal.base.types import OnNonfinite, Op
+from sparseagg._internal.base.types import Numerics, OnNonfinite, Op
 from sparseagg._internal.client.sealed_round import Rule, finish_by_rule
 from sparseagg._internal.spec.options import is_like
 from sparseagg._internal.spec.round_spec import is_weighted
@@ -26,6 +26,7 @@ from sparseagg.optimizers import RowOptimizer
 from sparseagg.robust import ClientWeights
 
 _BLOCK = 1 << 14  # rows that are widened to float64 at a time
+_NOT_BINNED = {"numerics", "return_moments", "privacy"}  # options that choose the numerics, or need other ones
 _SUMMED = ("float16", "float32", "float64")
 # Names of batch normalization's statistics, of torch and of Keras.
 _STATISTIC = re.compile(r"(running_mean|running_var|moving_mean|moving_variance)(:\d+)?$")
@@ -49,6 +50,8 @@ class Merge:
             bound is on what a client changes. Integers and bools, such as positions or counts, stay as they are: noise
             would make other indices of them.
         ledger: pays for the round; None: nobody does.
+        keeps: whether updates that have been added may be left out at the end, which needs all of them until then, as
+            the rounds of a server do. The result has the same bits.
         options: of the round, such as numerics. ``on_nonfinite`` may also be a mapping from names of tensors, or
             patterns, to words; the first one that fits a tensor counts.
 
@@ -72,6 +75,7 @@ class Merge:
         rule: Rule | None = None,
         noise_key: bytes | None = None,
         ledger: sa.PrivacyLedger | None = None,
+        keeps: bool = False,
     ) -> None:
         check_rule(client, rule)
         self._tables = {name: table for name, table in tables.items() if table.num_rows}  # an empty array stays
@@ -90,6 +94,9 @@ class Merge:
                     )
         is_bounded = options.get("clip") is not None and not self._of_differences
         self._unbounded = sa.ClipSpec(l2=math.inf, linf=math.inf) if is_bounded else None
+        # Without bounds, and merged as they come. A cluster, a rule, the op or an option may need canonical sums.
+        is_canonical = isinstance(client, ClusterClient) or rule is not None or of_all or _NOT_BINNED & options.keys()
+        self._numerics: Numerics | None = None if is_canonical else "binned"
         self._whole_op = op if of_all or self._of_differences else "mean"
         tensors = [self._tensor(name, table, op, on_nonfinite.get(name)) for name, table in self._tables.items()]
         self._nonfinite = {
@@ -100,7 +107,10 @@ class Merge:
             if (nonfinite := Nonfinite.of(table.dense())) is not None
         }
         tensors += [nonfinite.spec(name) for name, nonfinite in self._nonfinite.items()]
-        spec = sa.RoundSpec(tensors, **{"weighting": "uniform" if of_all else "by_weight", **options})
+        given: dict[str, Any] = {"weighting": "uniform" if of_all else "by_weight"}
+        if self._numerics is not None and (keeps or client is not None):
+            given["keep_submissions"] = True
+        spec = sa.RoundSpec(tensors, **{**given, **options})
         if ledger is not None:
             ledger.spend(spec)
         self._is_weighted = is_weighted(spec)
@@ -130,6 +140,7 @@ class Merge:
             layout="sparse" if is_sparse else "dense",
             result_layout="sparse" if is_sparse else "dense",
             op=op if is_sparse else self._whole_op,
+            numerics=None if is_sparse else self._numerics,
             on_nonfinite=on_nonfinite,
             clip=None if is_sparse else self._unbounded,
         )
@@ -203,6 +214,7 @@ class Merge:
             for client_id in self._added - counted:
                 self._aggregator.withdraw(client_id)
             result = self._aggregator.finish()
+            sa.release_memory()  # that the engine keeps for a next merge, which is a round of training away
         else:
             result, missing = self._close(counted)
             if isinstance(self._round, ClusterRound):  # which would keep the submissions

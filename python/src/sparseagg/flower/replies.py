@@ -104,10 +104,20 @@ class _Merged(RecordDict):
         return super().array_records or _NoArrays(", ".join(map(repr, self)))
 
 
+def arrays_of(content: RecordDict) -> list[ArrayRecord]:
+    """Returns the records of arrays; not by ``array_records``, which would keep them, as ``without_arrays`` says."""
+    return [record for record in content.values() if isinstance(record, ArrayRecord)]
+
+
 def without_arrays(content: RecordDict) -> RecordDict:
-    """Returns a reply's content without arrays, and without the record between the mod and the strategy."""
+    """Returns a reply's content without arrays, and without the record between the mod and the strategy.
+
+    Empties ``content``. Flower's views of it (``metric_records``) are cycles of references, which keep it, and so its
+    arrays, until Python looks for cycles (flwr 1.42, ``_SyncedDict``).
+    """
     kept = {name: record for name, record in content.items() if not isinstance(record, ArrayRecord)}
     kept.pop(CONFIG, None)
+    content.clear()
     return _Merged(kept)
 
 

@@ -26,7 +26,15 @@ from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table
 from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, sparse_layout, update_of
-from sparseagg.flower.replies import NO_MOD, averaged, check_goes_on, refused, with_usable_metrics, without_arrays
+from sparseagg.flower.replies import (
+    NO_MOD,
+    arrays_of,
+    averaged,
+    check_goes_on,
+    refused,
+    with_usable_metrics,
+    without_arrays,
+)
 from sparseagg.flower.streaming_grid import StreamingGrid
 from sparseagg.optimizers import RowOptimizer
 
@@ -81,8 +89,7 @@ class SparseMixin:
             Then training that always uses the same rows, such as the words of a text, sees no difference. Evaluation
             is sent all changed rows. Not with a server.
         history_bytes: for the keys that changed in earlier rounds; a client whose copy is older is sent the model.
-        options: of the rounds, as of ``sparseagg.RoundSpec``, such as numerics="fixed_point" with its bounds. A
-            ``clip`` bounds the differences of the sparse tensors.
+        options: of the rounds, as of ``sparseagg.RoundSpec``. A ``clip`` bounds the differences of the sparse tensors.
             ``on_nonfinite`` may also be a mapping from names or patterns to "reject" or "propagate".
         dp: differential privacy of the model, for each client in each round; experimental, see docs/privacy.md. All
             tensors are merged as differences with noise, and each reply counts alike. ``options`` need ``clip``,
@@ -246,6 +253,7 @@ class SparseMixin:
             raise
         except Exception as error:  # of any kind, since clients send anything: this one fails, and no other
             kind = "" if isinstance(error, sa.SparseaggError) else f"{type(error).__name__}: "
+            reply.content.clear()  # as without_arrays
             return refused(reply, f"{kind}{error}")
         reply.content = without_arrays(reply.content)
         return reply
@@ -289,7 +297,6 @@ class SparseMixin:
         try:
             tables, changed, missing = merge.finish(counted, self._optimizer)
             self._merge = None
-            sa.release_memory()  # that the engine keeps for a next merge, which is a round of training away
         except sa.SparseaggError as error:
             log(ERROR, "aggregate_train: the updates cannot be merged, and the model stays: %s", error)
             return None, None
@@ -354,7 +361,7 @@ class SparseMixin:
         weight = metrics[0].get(self.weighted_by_key) if len(metrics) == 1 else None
         if not isinstance(weight, (int, float)):
             raise sa.InvalidArgumentError(f"a reply has one MetricRecord with a number {self.weighted_by_key!r}")
-        arrays = list(content.array_records.values())
+        arrays = arrays_of(content)
         merge = self._opened()
         if merge.handle is None or arrays:
             # The node's own id is part of it, so that no node can push another out.
@@ -445,6 +452,7 @@ class SparseMixin:
                 rule=self._rule(),
                 noise_key=self._noise_key,
                 ledger=self._ledger,
+                keeps=_may_leave_out(self),
             )
             self._counted = {}
         return self._merge
@@ -480,6 +488,13 @@ def _key(reply: Message) -> tuple[str, int]:
 
 def _is_train(message: Message) -> bool:
     return str(message.metadata.message_type).partition(".")[0] == "train"
+
+
+def _may_leave_out(strategy: SparseMixin) -> bool:
+    """Returns whether a class that is neither Flower's nor of this package chooses the replies that count."""
+    names = {"aggregate_train", "_check_and_log_replies"}
+    others = [cls for cls in type(strategy).__mro__ if cls.__module__.partition(".")[0] not in ("flwr", "sparseagg")]
+    return any(names & vars(cls).keys() for cls in others)
 
 
 def _aggregates_like_fedavg(strategy: SparseMixin) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from logging import INFO
 from typing import Any, Protocol
 
@@ -13,6 +13,8 @@ from flwr.supercore import log
 
 # Flower's grid to a SuperLink asks every 3 s; a question without answers takes milliseconds.
 _LEAST_WAIT_S, _MOST_WAIT_S = 0.05, 1.0
+# Messages that a question is about, and questions in a row.
+_LEAST_AT_ONCE, _MOST_QUESTIONS = 2, 32
 
 
 class _Strategy(Protocol):
@@ -38,14 +40,10 @@ class StreamingGrid(Grid):
         repeated: set[str] = set()  # ids of messages that were sent a second time; there is no third
         sent, wait = len(waiting), _LEAST_WAIT_S
         while waiting and (end is None or time.monotonic() < end):
-            arrived = list(self._grid.pull_messages(list(waiting)))
-            if not arrived:
-                time.sleep(wait if end is None else max(0.0, min(wait, end - time.monotonic())))
-                wait = min(2 * wait, _MOST_WAIT_S)
-                continue
-            wait, again = _LEAST_WAIT_S, []
-            while arrived:
-                reply = arrived.pop(0)  # which releases its arrays when they are merged
+            again: list[Message] = []
+            num_arrived = 0
+            for reply in self._arrivals(list(waiting)):
+                num_arrived += 1
                 message = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if message is None:
                     continue
@@ -57,9 +55,22 @@ class StreamingGrid(Grid):
             sent_again = self._push(again)
             repeated.update(sent_again)
             waiting.update(sent_again)
+            if num_arrived:
+                wait = _LEAST_WAIT_S
+            else:
+                time.sleep(wait if end is None else max(0.0, min(wait, end - time.monotonic())))
+                wait = min(2 * wait, _MOST_WAIT_S)
         if waiting:
             log(INFO, "%s of %s nodes have not replied within %s s", len(waiting), sent, timeout)
         return replies
+
+    def _arrivals(self, ids: list[str]) -> Iterator[Message]:
+        """Yields the replies to some messages that are there. Few are asked for at a time, and wait to be merged."""
+        step = max(_LEAST_AT_ONCE, len(ids) // _MOST_QUESTIONS)
+        for first in range(0, len(ids), step):
+            arrived = list(self._grid.pull_messages(ids[first : first + step]))
+            while arrived:
+                yield arrived.pop(0)  # which releases its arrays when they are merged
 
     def _push(self, messages: list[Message]) -> dict[str, Message]:
         """Sends messages, and returns the originals by the id that was sent; those that could not be sent are out."""
