@@ -94,6 +94,15 @@ class CpuEngine : public Engine {
 
 }  // namespace
 
+bool CpuTakesUncheckedKeys(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  const bool is_sum = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
+  // Bounds, private rounds and sums of squares read keys before the merge.
+  const bool merges_only = !spec.clip.has_bound() && !spec.privacy.has_value() && !a.return_moments;
+  return is_sum && IsFloat(spec.dtype) && a.numerics == Numerics::kCanonical && spec.layout == Layout::kSparse &&
+         HasNarrowKeys(spec) && merges_only;
+}
+
 std::unique_ptr<Engine> CreateCpuEngine(const CpuEngineOptions& options) {
   return std::make_unique<CpuEngine>(options);
 }

@@ -21,6 +21,10 @@ struct CpuEngineOptions {
 //   StatusOr<Result> result = std::move(*accumulator).Finish(/*order=*/{0});
 std::unique_ptr<Engine> CreateCpuEngine(const CpuEngineOptions& options = {});
 
+// Returns: whether this engine's accumulators of such a tensor take ValidatedUpdate::CreateWithUncheckedKeys: canonical
+// sums of sparse floats with 32-bit keys.
+bool CpuTakesUncheckedKeys(const TensorSpec& spec);
+
 }  // namespace sparseagg
 
 #endif  // SPARSEAGG_HOST_CPU_CPU_ENGINE_H_

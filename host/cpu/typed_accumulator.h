@@ -101,8 +101,8 @@ class TypedAccumulator : public Accumulator {
   absl::Status FoldPending(SubmissionOrder order) override {
     CombineRuns();
     if (merges_on_arrival_) return list_.pending().num_keys() == 0 ? absl::OkStatus() : MergeIntoBase(MakeInput());
-    ASSIGN_OR_RETURN(const Input input, MakeInput(order));
-    return list_.updates().empty() ? absl::OkStatus() : MergeIntoBase(input);
+    ASSIGN_OR_RETURN(Input input, MakeInput(order));
+    return list_.updates().empty() ? absl::OkStatus() : MergeIntoBase(std::move(input));
   }
 
   absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override {
@@ -128,16 +128,19 @@ class TypedAccumulator : public Accumulator {
 
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     CombineRuns();
-    ASSIGN_OR_RETURN(const Input input, MakeInput(order));
+    ASSIGN_OR_RETURN(Input input, MakeInput(order));
     const FinishParams params = MakeFinishParams(order);
     const bool is_dense = IsDenseResult(spec_, MinRows(params, input));
     if constexpr (std::is_same_v<Fold, SumFloat>) {
       const bool is_lone = input.base == nullptr && input.updates.size() == 1;
       if (!is_dense && is_lone && input.updates[0]->unfolded != nullptr) return FinishLone(params, *input.updates[0]);
     }
-    const Blocks<Key> blocks = Plan(input);
+    ASSIGN_OR_RETURN(const Blocks<Key> blocks, Plan(input));
+    std::atomic<uint64_t> taken = 0;
+    CountTaken(taken, input);
     ASSIGN_OR_RETURN(Result result,
                      is_dense ? FinishDense(params, input, blocks) : FinishSparse(params, input, blocks));
+    if (input.taken != nullptr && taken != blocks.num_tuples) return KeysNotInOrder(spec_);
     result.plan = Explain(blocks);
     return result;
   }
@@ -333,13 +336,39 @@ class TypedAccumulator : public Accumulator {
     return input;
   }
 
-  // Cuts the keys into blocks. Folds pending updates that are not, and unpacks or sorts them completely, where the
-  // blocks need it.
-  Blocks<Key> Plan(const Input& input) {
+  // Lets a merge of unchecked keys count its tuples.
+  static void CountTaken(std::atomic<uint64_t>& taken, Input& input) {
+    const auto is_unchecked = [](const CpuUpdate* update) { return update->unchecked.has_value(); };
+    if (std::any_of(input.updates.begin(), input.updates.end(), is_unchecked)) input.taken = &taken;
+  }
+
+  // Copies and checks the keys of all updates whose keys are unchecked.
+  absl::Status NarrowAll() {
+    size_t bytes = 0;
+    for (const auto& update : list_.updates()) {
+      if (update != nullptr && update->unchecked.has_value()) {
+        bytes += KeyArena::BytesFor(update->num_keys * sizeof(uint32_t));
+      }
+    }
+    if (bytes == 0) return absl::OkStatus();
+    const auto arena = std::make_shared<KeyArena>(bytes);
+    for (const auto& update : list_.updates()) {
+      if (update != nullptr) RETURN_IF_ERROR(NarrowUnchecked(spec_, arena, *update));
+    }
+    return absl::OkStatus();
+  }
+
+  // Cuts the keys into blocks. Folds pending updates that are not, and unpacks them, copies their unchecked keys or
+  // sorts them completely, where the blocks need it. Errors: those of NarrowUnchecked.
+  absl::StatusOr<Blocks<Key>> Plan(const Input& input) {
     for (const auto& update : list_.updates()) {
       if (update != nullptr) cpu::Fold(spec_, *update);
     }
     Blocks<Key> blocks = ChooseBlocks(input);
+    const auto is_table = [](const Block<Key>& block) { return block.method == Method::kTable; };
+    if (!TableFold<Key, Fold>::HasKernel(input) || !std::all_of(blocks.blocks.begin(), blocks.blocks.end(), is_table)) {
+      RETURN_IF_ERROR(NarrowAll());
+    }
     if (!blocks.needs_full_sort) {
       const bool all_sorted = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
                                           [](const Block<Key>& block) { return block.method == Method::kSort; });
@@ -383,12 +412,15 @@ class TypedAccumulator : public Accumulator {
   }
 
   // Merges all pending updates into the base. `input`: the base and all of them.
-  absl::Status MergeIntoBase(const Input& input) {
-    const Blocks<Key> blocks = Plan(input);
+  absl::Status MergeIntoBase(Input input) {
+    ASSIGN_OR_RETURN(const Blocks<Key> blocks, Plan(input));
+    std::atomic<uint64_t> taken = 0;
+    CountTaken(taken, input);
     Rows merged;
     merged.resize(blocks.MaxRows(), shape_);
     ASSIGN_OR_RETURN(const uint64_t num_rows,
                      ParallelMerge(input, blocks, arena_, [&] { return BaseRowSink(shape_, merged); }));
+    if (input.taken != nullptr && taken != blocks.num_tuples) return KeysNotInOrder(spec_);
     merged.resize(num_rows, shape_);
     merged.Trim();
     base_ = std::move(merged);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <type_traits>
 #include <utility>
 
@@ -37,6 +38,17 @@ uint64_t KeyAt(const KeyColumn& keys, uint64_t index) {
   if (const auto* run = std::get_if<KeyRun>(&keys)) return run->first + index;
   if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return (*narrow)[index];
   return std::get<absl::Span<const uint64_t>>(keys)[index];
+}
+
+std::optional<KeyBounds> LookOver(const TensorSpec& spec, absl::Span<const uint64_t> keys) {
+  constexpr size_t kSome = 256;  // finds keys in no order, or with many repeats, almost always
+  if (keys.empty()) return std::nullopt;
+  const uint64_t smallest = keys.front();
+  const uint64_t largest = keys.back();
+  if (smallest > largest || largest >= spec.num_rows) return std::nullopt;
+  const auto some = keys.first(std::min(kSome, keys.size()));
+  if (std::adjacent_find(some.begin(), some.end(), std::greater_equal<>()) != some.end()) return std::nullopt;
+  return KeyBounds{static_cast<uint32_t>(smallest), static_cast<uint32_t>(largest)};
 }
 
 absl::Status CheckWeightHasEffect(absl::Span<const TensorSpec> tensors, std::optional<double> weight) {
@@ -105,6 +117,19 @@ absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateWithCopiedKeys(const Tens
                    internal::CopyKeys({&spec, std::nullopt}, keys, std::move(owner), std::move(arena), order));
   columns.values = values;
   return CreateFromCheckedKeys(spec, std::move(columns), order, weight);
+}
+
+absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateWithUncheckedKeys(const TensorSpec& spec,
+                                                                         absl::Span<const uint64_t> keys,
+                                                                         KeyBounds bounds, const std::byte* values,
+                                                                         std::shared_ptr<const void> owner,
+                                                                         double weight) {
+  RETURN_IF_ERROR(ValidateWeight(spec, weight));
+  const internal::KeyOrder seems_strict;
+  ASSIGN_OR_RETURN(ValidatedUpdate update,
+                   CreateFromCheckedKeys(spec, {keys, values, std::move(owner)}, seems_strict, weight));
+  update.unchecked_ = bounds;
+  return update;
 }
 
 absl::StatusOr<ValidatedUpdate> ValidatedUpdate::CreateFromCheckedKeys(const TensorSpec& spec, UpdateColumns columns,

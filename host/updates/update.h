@@ -58,6 +58,16 @@ using KeyColumn = std::variant<KeyRun, absl::Span<const uint32_t>, absl::Span<co
 using InputKeys = std::variant<KeyRun, absl::Span<const uint32_t>, absl::Span<const uint64_t>,
                                absl::Span<const int32_t>, absl::Span<const int64_t>>;
 
+// The first and the last key of keys that have not been checked: smallest ≤ largest < num_rows.
+struct KeyBounds {
+  uint32_t smallest = 0;
+  uint32_t largest = 0;
+};
+
+// Returns: the bounds of a caller's keys that seem to ascend strictly below num_rows, by their first few and the last;
+// nullopt: they do not. Reads each of those once. Requires: 32-bit keys (HasNarrowKeys).
+std::optional<KeyBounds> LookOver(const TensorSpec& spec, absl::Span<const uint64_t> keys);
+
 // The keys and rows of one update, borrowed. `owner` keeps them alive.
 struct UpdateColumns {
   KeyColumn keys;
@@ -97,6 +107,15 @@ class ValidatedUpdate {
                                                               std::shared_ptr<const void> owner, double weight,
                                                               std::shared_ptr<KeyArena> arena = nullptr);
 
+  // Leaves the keys where they are and to the merge, which checks each where it reads it and fails with ABORTED unless
+  // they strictly ascend below num_rows: so one pass less reads them. Other threads may change them meanwhile.
+  // Requires: keys that LookOver has found `bounds` of; an engine and a tensor that CpuTakesUncheckedKeys names; the
+  // owner keeps keys and values. Errors: of the weight and the values, as of Create.
+  static absl::StatusOr<ValidatedUpdate> CreateWithUncheckedKeys(const TensorSpec& spec,
+                                                                 absl::Span<const uint64_t> keys, KeyBounds bounds,
+                                                                 const std::byte* values,
+                                                                 std::shared_ptr<const void> owner, double weight);
+
   // An update of rows of a validated one. Requires: keys ascend and are below num_rows, in the tensor's key type;
   // `unique`: strictly; values are finite. `weight`: as of WeightInUse.
   static ValidatedUpdate CreateFromTrusted(UpdateColumns columns, double weight, bool unique);
@@ -113,6 +132,8 @@ class ValidatedUpdate {
   // Whether keys (unless they are a run) and values are in device memory, where the host cannot read them.
   bool on_device() const { return on_device_; }
   const KeyColumn& keys() const { return columns_.keys; }
+  // The keys are 64-bit integers, and only seem to be in order and below num_rows; nullopt: they are checked.
+  const std::optional<KeyBounds>& unchecked() const { return unchecked_; }
   const std::byte* values() const { return columns_.values; }  // null for kUnion
   const std::shared_ptr<const void>& owner() const { return columns_.owner; }
   // Keeps values() alive, and perhaps not keys().
@@ -143,6 +164,7 @@ class ValidatedUpdate {
   bool sorted_ = true;
   bool unique_ = true;
   bool on_device_ = false;
+  std::optional<KeyBounds> unchecked_;
 };
 
 // The largest weight. Even the sum of 2^63 such weights is finite.

@@ -53,6 +53,10 @@ class InputReader {
  public:
   explicit InputReader(absl::Span<const TensorSpec> tensors);
 
+  // From now on leaves 64-bit keys that seem to be in order to the merge (InputTensor::unchecked), of tensors whose
+  // engine takes them.
+  void LeaveKeys();
+
   // Reads one update in any form that Aggregator.add of the Python package takes; if `pairs`, also an (update, weight)
   // tuple. May run any Python code, through `convert`.
   // Returns: a submission that references the arrays; it may be used and destroyed without the GIL.
@@ -71,7 +75,8 @@ class InputReader {
                        Builder& builder) const;
 
   absl::Span<const TensorSpec> tensors_;
-  pybind11::dict index_;  // name -> index
+  pybind11::dict index_;           // name -> index
+  std::vector<bool> leaves_keys_;  // of each tensor
 };
 
 }  // namespace sparseagg::python

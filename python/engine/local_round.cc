@@ -58,10 +58,21 @@ KeyColumn ColumnOf(const InputKeys& keys) {
   return std::get<absl::Span<const uint64_t>>(keys);
 }
 
+// Returns: 64-bit keys as unsigned ones: what is negative becomes too large.
+absl::Span<const uint64_t> AsWide(const InputKeys& keys) {
+  if (const auto* const wide = std::get_if<absl::Span<const uint64_t>>(&keys)) return *wide;
+  const auto& with_sign = std::get<absl::Span<const int64_t>>(keys);
+  return absl::MakeConstSpan(reinterpret_cast<const uint64_t*>(with_sign.data()), with_sign.size());
+}
+
 absl::StatusOr<ValidatedUpdate> Validate(Engine& engine, const TensorSpec& spec, const InputTensor& tensor,
                                          const Submission& submission, double weight,
                                          const std::shared_ptr<KeyArena>& arena) {
   if (tensor.on_device) return engine.Import(spec, tensor.keys, tensor.values, submission.owner, weight);
+  if (tensor.unchecked.has_value()) {
+    return ValidatedUpdate::CreateWithUncheckedKeys(spec, AsWide(tensor.keys), *tensor.unchecked, tensor.values,
+                                                    submission.owner, weight);
+  }
   if (tensor.has_fixed_keys) {
     return ValidatedUpdate::Create(spec, {ColumnOf(tensor.keys), tensor.values, submission.owner}, weight);
   }
@@ -171,7 +182,7 @@ std::shared_ptr<KeyArena> LocalRound::MakeArena(absl::Span<const Submission> bat
   size_t bytes = 0;
   for (const Submission& submission : batch) {
     for (const InputTensor& tensor : submission.tensors) {
-      if (tensor.on_device || tensor.has_fixed_keys) continue;
+      if (tensor.on_device || tensor.has_fixed_keys || tensor.unchecked.has_value()) continue;
       bytes += KeyArena::BytesFor(KeyColumnBytes(tensors_[tensor.tensor], tensor));
     }
   }

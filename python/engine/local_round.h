@@ -32,6 +32,9 @@ struct InputTensor {
   bool on_device = false;             // keys (unless they are a run) and values are in device memory
   // The keys have the tensor's key type, nobody can change them, and Submission::owner keeps them: they are not copied.
   bool has_fixed_keys = false;
+  // If given, the merge checks the keys, which Submission::owner keeps: 64-bit ones, of which these are the bounds, of
+  // a tensor that CpuTakesUncheckedKeys names.
+  std::optional<KeyBounds> unchecked = std::nullopt;
 };
 
 struct Submission {

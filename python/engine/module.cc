@@ -121,8 +121,12 @@ class Aggregator {
     return DeviceArray::Borrow(array, round_->runtime());
   }
 
-  // Leaves the merging to Finish: the caller keeps all updates until then.
-  void DeferMerges() { round_->DeferMerges(); }
+  // Leaves the merging to Finish: the caller keeps all updates until then. `leaves_keys`: and what can be left of the
+  // look at their keys, so that Finish may return None.
+  void DeferMerges(bool leaves_keys) {
+    round_->DeferMerges();
+    if (leaves_keys) reader_.LeaveKeys();
+  }
 
   // Moves the submissions of `other` here. GIL: released while they are merged.
   void Merge(Aggregator& other) {
@@ -161,8 +165,8 @@ class Aggregator {
   }
 
   // Merges everything. GIL: released while the round merges and checks, held while the results become dictionaries.
-  // Returns: one dictionary for each tensor; None if the result of a tensor in `finite` (indices) has a value that is
-  // NaN or infinite.
+  // Returns: one dictionary for each tensor. None if `finite` (indices of tensors) is not empty and the result of one
+  // has a value that is NaN or infinite, or the merge has failed, as it does if keys left to it are not in order.
   py::object Finish(const std::vector<size_t>& finite) {
     bool is_finite = true;
     absl::StatusOr<std::vector<Result>> results = WithoutGil([&] {
@@ -171,8 +175,8 @@ class Aggregator {
       return merged;
     });
     Released::OfProcess().Drop();
-    ThrowIfError(results.status());
     if (!is_finite) return py::none();
+    ThrowIfError(results.status());
     py::list out;
     for (Result& result : *results) out.append(ToPython(std::make_shared<const Result>(std::move(result))));
     return out;
@@ -316,7 +320,7 @@ void Define(py::module_& module) {
       .def("add_all", &Aggregator::AddAll, py::arg("names"), py::arg("first"), py::arg("updates"), py::arg("convert"))
       .def("add_pages", &Aggregator::AddPages, py::arg("pages"), py::arg("sorts"), py::arg("convert"))
       .def("borrow", &Aggregator::Borrow, py::arg("array"))
-      .def("defer_merges", &Aggregator::DeferMerges)
+      .def("defer_merges", &Aggregator::DeferMerges, py::arg("leaves_keys"))
       .def("merge", &Aggregator::Merge, py::arg("other"))
       .def("add_partial", &Aggregator::AddPartial, py::arg("client_id"), py::arg("blocks"), py::arg("first"),
            py::arg("last"))

@@ -158,9 +158,8 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   for (const Source& source : sources) {
     if (source.num_keys == 0) continue;
     total = SaturatingAdd(total, source.num_keys);  // runs of keys take no memory
-    const Key smallest = source.keys[0] & static_cast<Key>(~source.coarse_mask);
-    const Key largest = source.keys[source.num_keys - 1];
-    first = std::min(first, smallest);
+    const auto [smallest, largest] = source.keys.Ends(source.num_keys);
+    first = std::min(first, static_cast<Key>(smallest & ~source.coarse_mask));
     last = std::max(last, static_cast<Key>(largest | source.coarse_mask));
   }
   first &= start_mask;

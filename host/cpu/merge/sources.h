@@ -42,6 +42,10 @@ struct Sources {
         const KeyReader<Key> reader = ReaderOf<Key>(*update);
         cursor.keys = reader.keys;
         cursor.first = reader.first;
+        if (reader.unchecked != nullptr) {
+          cursor.unchecked = true;
+          cursor.keys = reinterpret_cast<const Key*>(reader.unchecked);
+        }
         cursor.end = update->num_keys;
         cursor.values = update->values;
       } else {
@@ -108,7 +112,7 @@ struct Sources {
 
   static void PrefetchKeys(const Cursor<Key>& cursor, size_t lines) {
     if (cursor.keys == nullptr) return;
-    const auto* keys = reinterpret_cast<const std::byte*>(cursor.keys + cursor.position);
+    const std::byte* const keys = cursor.KeyMemory();
     for (size_t line = 0; line < lines; ++line) __builtin_prefetch(keys + 64 * line);
   }
 

@@ -47,6 +47,9 @@ class TableFold {
   using Term = typename Fold::Term;
   using Rows = FoldedRows<Key, Acc>;
 
+  // Returns: whether AddToTable (simd/kernels.h) fills the tables, which alone takes unchecked keys.
+  static bool HasKernel(const MergeInput<Key, Fold>& input) { return kHasKernel && input.shape.columns > 0; }
+
   // `input` and `sources` must outlive this.
   TableFold(const MergeInput<Key, Fold>& input, Sources<Key, Fold>& sources)
       : input_(input),
@@ -69,6 +72,7 @@ class TableFold {
     const uint64_t rows = sources_.base.Advance(last);
     AddBase(first);
     tuples_ = rows + (has_kernel_ ? AddToTable(WindowOf(first, last)) : AddUpdates(first, last));
+    if (input_.taken != nullptr) input_.taken->fetch_add(tuples_, std::memory_order_relaxed);
   }
 
   // Replaces the contents of `rows` by the touched slots' accumulators, not divided or rounded yet.
@@ -126,14 +130,15 @@ class TableFold {
     return sources >> 8 != 0 ? CountBytes::kTwo : CountBytes::kOne;
   }
 
-  static bool HasKernel(const MergeInput<Key, Fold>& input) { return kHasKernel && input.shape.columns > 0; }
-
   TableWindow<Key> WindowOf(Key first, Key last) {
     TableWindow<Key> window;
     window.cursors = sources_.cursors.data();
     window.num_cursors = sources_.cursors.size();
     window.first = first;
     window.last = last;
+    window.last_row = last;
+    if (input_.spec->num_rows != 0)
+      window.last_row = static_cast<Key>(std::min<uint64_t>(last, input_.spec->num_rows - 1));
     window.columns = columns_;
     window.table = table_.data();
     window.count_bytes = count_bytes_;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "host/engine.h"
 #include "host/spec/dtype.h"
@@ -22,6 +23,9 @@ class CpuUpdate : public PreparedUpdate {
   uint64_t total_keys() const { return num_keys + (repeats == nullptr ? 0 : repeats->num_keys); }
 
   KeyColumn keys;  // distinct
+  // The keys are 64-bit integers that nobody has checked, of a tensor with 32-bit keys (CreateWithUncheckedKeys). Table
+  // folds take them as they are; everything else needs NarrowUnchecked first.
+  std::optional<KeyBounds> unchecked;
   uint64_t num_keys = 0;
   // If not null, the folded rows of repeated keys, where these are few and the other rows are not folded: more keys of
   // this update, which `keys` has not. Sorted, without repeats of its own. A merge reads it right behind this.
@@ -61,6 +65,13 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
 
 // Folds the rows of an update that PrepareUpdate has left unfolded. Does nothing to others.
 void Fold(const TensorSpec& spec, CpuUpdate& update);
+
+// The ABORTED of unchecked keys that do not strictly ascend below num_rows.
+absl::Status KeysNotInOrder(const TensorSpec& spec);
+
+// Copies unchecked keys as 32-bit ones and checks them. Does nothing to an update that has none. Takes the memory from
+// `arena`, or new memory if that is full. Errors: ABORTED: they do not strictly ascend below num_rows.
+absl::Status NarrowUnchecked(const TensorSpec& spec, std::shared_ptr<KeyArena> arena, CpuUpdate& update);
 
 // Moves packed keys and values to columns of their own. Does nothing if they are not packed.
 void Unpack(CpuUpdate& update);

@@ -19,6 +19,7 @@
 #include "host/cpu/rows/direct_output.h"
 #include "host/cpu/rows/wire_value.h"
 #include "host/cpu/simd/kernels.h"
+#include "host/updates/input_checks.h"
 
 namespace sparseagg::cpu {
 namespace {
@@ -225,6 +226,7 @@ absl::StatusOr<bool> OrderAndSeparate(const TensorSpec& spec, const ValidatedUpd
 void TakeAsItIs(const TensorSpec& spec, const ValidatedUpdate& update, CpuUpdate& out) {
   const size_t key_bytes = std::holds_alternative<KeyRun>(update.keys()) ? 0 : KeyBytes(spec);
   out.keys = update.keys();
+  out.unchecked = update.unchecked();
   out.num_keys = update.num_keys();
   out.values = update.values();
   out.owner = update.owner();
@@ -410,6 +412,39 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
 void Fold(const TensorSpec& spec, CpuUpdate& update) {
   if (update.unfolded == nullptr) return;
   HasNarrowKeys(spec) ? FoldAs<uint32_t>(spec, update) : FoldAs<uint64_t>(spec, update);
+}
+
+absl::Status KeysNotInOrder(const TensorSpec& spec) {
+  return absl::AbortedError(absl::StrCat(Quoted(spec), ": unchecked keys do not strictly ascend below num_rows"));
+}
+
+absl::Status NarrowUnchecked(const TensorSpec& spec, std::shared_ptr<KeyArena> arena, CpuUpdate& update) {
+  if (!update.unchecked.has_value()) return absl::OkStatus();
+  const auto from = std::get<absl::Span<const uint64_t>>(update.keys);
+  const size_t bytes = from.size() * sizeof(uint32_t);
+  std::byte* memory = arena->Take(bytes);
+  if (memory == nullptr) {
+    arena = std::make_shared<KeyArena>(bytes);
+    memory = arena->Take(bytes);
+  }
+  auto* const to = reinterpret_cast<uint32_t*>(memory);
+  constexpr size_t kBatch = 2048;  // fits the first cache
+  for (size_t at = 0; at < from.size(); at += kBatch) {
+    const size_t n = std::min(kBatch, from.size() - at);
+    const uint64_t bits = sparseagg::internal::NarrowKeys(from.data() + at, n, to + at);
+    const size_t before = at == 0 ? 0 : 1;
+    const auto facts = sparseagg::internal::FindKeyFacts32(to + at - before, n + before);
+    if (bits >> 32 != 0 || facts.descends || facts.repeats || facts.largest >= spec.num_rows)
+      return KeysNotInOrder(spec);
+  }
+  struct Owners {
+    std::shared_ptr<KeyArena> keys;
+    std::shared_ptr<const void> values;
+  };
+  update.keys = absl::MakeConstSpan(to, from.size());
+  update.unchecked.reset();
+  update.owner = std::make_shared<Owners>(Owners{std::move(arena), std::move(update.owner)});
+  return absl::OkStatus();
 }
 
 void Unpack(CpuUpdate& update) {

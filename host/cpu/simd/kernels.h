@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -215,8 +216,22 @@ struct Cursor {
   ValueScale scale;
   Key first = 0;
   DType dtype = DType::kFloat32;
+  // `keys` points to 64-bit integers that nobody has checked and that may change at any time. AddToTable checks each
+  // that it takes; other members only look for places, and Advance is not for them.
+  bool unchecked = false;
 
-  Key operator[](uint64_t index) const { return keys != nullptr ? keys[index] : static_cast<Key>(first + index); }
+  Key operator[](uint64_t index) const {
+    if (unchecked) {
+      constexpr uint64_t kMost = std::numeric_limits<Key>::max();
+      return static_cast<Key>(std::min(reinterpret_cast<const uint64_t*>(keys)[index], kMost));
+    }
+    return keys != nullptr ? keys[index] : static_cast<Key>(first + index);
+  }
+
+  // Returns: where the key at `position` lies. Requires: keys are not a run.
+  const std::byte* KeyMemory() const {
+    return reinterpret_cast<const std::byte*>(keys) + position * (unchecked ? sizeof(uint64_t) : sizeof(Key));
+  }
 
   // Returns: the number of tuples, from `position` on, with keys ≤ last.
   uint64_t CountTo(Key last) const {
@@ -263,6 +278,7 @@ struct TableWindow {
   size_t num_cursors = 0;
   Key first = 0;
   Key last = 0;
+  Key last_row = 0;  // the last key of the tensor, if that is less than `last`; else `last`
   size_t columns = 1;
   void* table = nullptr;  // double; int64_t if `fixed`
   CountBytes count_bytes = CountBytes::kNone;
@@ -282,8 +298,8 @@ struct TableWindow {
 //   rint(clamp(v, ±bound) · scale)
 //   1 to counts[s]
 //   the weight to weights[s]
-// Returns: the number of tuples.
-// Deterministic: the bits do not depend on the SIMD target.
+// Of a cursor with unchecked keys it takes those that strictly ascend from `first` to `last_row`, and stops at the
+// first other one. Returns: the number of tuples. Deterministic: the bits do not depend on the SIMD target.
 uint64_t AddToTable(const TableWindow<uint32_t>& window);
 uint64_t AddToTable(const TableWindow<uint64_t>& window);
 

@@ -149,40 +149,89 @@ constexpr size_t kLinesAhead = 3;
 template <class Key>
 HWY_INLINE void PrefetchFirst(const Cursor<Key>& cursor, size_t columns) {
   if (cursor.keys != nullptr) {
-    const auto* keys = reinterpret_cast<const std::byte*>(cursor.keys + cursor.position);
-    for (size_t line = 0; line < kLinesAhead; ++line) __builtin_prefetch(keys + 64 * line);
+    const std::byte* const keys = cursor.KeyMemory();
+    const size_t lines = cursor.unchecked ? 2 * kLinesAhead : kLinesAhead;
+    for (size_t line = 0; line < lines; ++line) __builtin_prefetch(keys + 64 * line);
   }
   const std::byte* values = cursor.values + cursor.position * SizeOf(cursor.dtype) * columns;
   for (size_t line = 0; line < kLinesAhead; ++line) __builtin_prefetch(values + 64 * line);
+}
+
+// Unchecked keys are copied to 32-bit ones piece by piece: small ones, so that the reads of keys and of values overlap.
+constexpr size_t kPiece = 128;
+
+// Copies to `to` the first of `count` keys that strictly ascend, begin at `first` or later, and end at `last` or
+// before. What is copied is what was compared: each key is read once for both. Returns: their number. Requires: room
+// for kMaxLanes more at `to`.
+HWY_NOINLINE size_t TakeAscending(const uint64_t* HWY_RESTRICT keys, size_t count, uint64_t first, uint64_t last,
+                                  size_t ahead, uint32_t* HWY_RESTRICT to) {
+  const Longs d;
+  const Words narrow;
+  const size_t lanes = hn::Lanes(d);
+  if (count == 0) return 0;
+  uint64_t previous = keys[0];
+  if (previous < first || previous > last) return 0;
+  to[0] = static_cast<uint32_t>(previous);
+  const auto least = hn::Set(d, first);
+  const auto span = hn::Set(d, last - first);
+  size_t i = 1;
+  for (; i + lanes <= count; i += lanes) {
+    __builtin_prefetch(keys + i + ahead);
+    const auto key = hn::LoadU(d, keys + i);
+    const auto before = hn::LoadU(d, keys + i - 1);
+    const auto bad = hn::Or(hn::Gt(hn::Sub(key, least), span), hn::Not(hn::Gt(key, before)));
+    hn::StoreU(hn::TruncateTo(narrow, key), narrow, to + i);
+    const intptr_t at = hn::FindFirstTrue(d, bad);
+    if (at >= 0) return i + static_cast<size_t>(at);
+  }
+  for (previous = to[i - 1]; i < count; ++i) {
+    const uint64_t key = keys[i];
+    if (key <= previous || key > last) return i;
+    to[i] = static_cast<uint32_t>(key);
+    previous = key;
+  }
+  return i;
 }
 
 template <class Key, class MakeTermsOf, class TallyOf>
 HWY_INLINE uint64_t AddCursors(const TableWindow<Key>& window, MakeTermsOf make_terms, TallyOf tally_of) {
   using Acc = typename decltype(make_terms(ValueScale()))::Acc;
   auto* table = static_cast<Acc*>(window.table);
+  uint32_t copied[kPiece + kMaxLanes];
   uint64_t tuples = 0;
   for (size_t k = 0; k < window.num_cursors; ++k) {
     if (k + kCursorsAhead < window.num_cursors) PrefetchFirst(window.cursors[k + kCursorsAhead], window.columns);
     Cursor<Key>& cursor = window.cursors[k];
     const auto terms = make_terms(cursor.scale);
     const auto tally = tally_of(cursor.scale.weight);
-    uint64_t position = cursor.position;
-    switch (cursor.dtype) {
-      case DType::kFloat32:
-        position = AddCursor<DType::kFloat32>(cursor, window, terms, table, tally);
-        break;
-      case DType::kFloat64:
-        position = AddCursor<DType::kFloat64>(cursor, window, terms, table, tally);
-        break;
-      case DType::kFloat16:
-        position = AddCursor<DType::kFloat16>(cursor, window, terms, table, tally);
-        break;
-      default:
-        position = AddCursor<DType::kBFloat16>(cursor, window, terms, table, tally);
-        break;
-    }
-    tuples += position - cursor.position;
-    cursor.position = position;
+    Cursor<Key> piece = cursor;  // of unchecked keys: some of them, copied
+    do {
+      if (cursor.unchecked) {
+        const auto* const keys = reinterpret_cast<const uint64_t*>(cursor.KeyMemory());
+        piece.keys = reinterpret_cast<const Key*>(copied);
+        piece.position = 0;
+        piece.values = cursor.values + cursor.position * window.columns * SizeOf(cursor.dtype);
+        piece.end = TakeAscending(keys, HWY_MIN(kPiece, cursor.end - cursor.position), window.first, window.last_row,
+                                  window.tuples_ahead, copied);
+      }
+      uint64_t position = 0;
+      switch (cursor.dtype) {
+        case DType::kFloat32:
+          position = AddCursor<DType::kFloat32>(piece, window, terms, table, tally);
+          break;
+        case DType::kFloat64:
+          position = AddCursor<DType::kFloat64>(piece, window, terms, table, tally);
+          break;
+        case DType::kFloat16:
+          position = AddCursor<DType::kFloat16>(piece, window, terms, table, tally);
+          break;
+        default:
+          position = AddCursor<DType::kBFloat16>(piece, window, terms, table, tally);
+          break;
+      }
+      tuples += position - piece.position;
+      cursor.position += position - piece.position;
+    } while (cursor.unchecked && piece.end == kPiece);
   }
   return tuples;
 }

@@ -90,7 +90,7 @@ class Aggregator:
     def borrow(self, array: Any) -> DeviceArray:
         """Borrows an array that is in the memory of the engine's device. Raises what the array's library raises."""
 
-    def defer_merges(self) -> None:
+    def defer_merges(self, leaves_keys: bool) -> None:
         """Leaves all merging to ``finish``: the caller keeps the updates until then."""
 
     def merge(self, other: Aggregator) -> None: ...

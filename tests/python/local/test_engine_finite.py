@@ -1,4 +1,4 @@
-"""sa.aggregate merges a list before it looks at its values: what is not finite is refused all the same, as by add."""
+"""sa.aggregate merges a list before it looks at values and keys: it gives the result or error of add all the same."""
 
 from __future__ import annotations
 
@@ -118,3 +118,42 @@ def test_result_carries_the_spec_that_was_given() -> None:
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=4)])
     result = sa.aggregate([{"v": (np.array([1], np.uint32), np.ones(1, np.float32))}], spec)
     assert result.info.spec == spec
+
+
+def swapped(keys: np.ndarray, at: int) -> None:
+    keys[[at, at + 1]] = keys[[at + 1, at]]
+
+
+SPOILED = {
+    "nothing": lambda keys, at: None,
+    "repeated": lambda keys, at: keys.__setitem__(at, keys[at + 1]),
+    "swapped": swapped,
+    "reversed": lambda keys, at: keys.__setitem__(slice(None), keys[::-1].copy()),
+    "negative": lambda keys, at: keys.__setitem__(at, -3),
+    "too large": lambda keys, at: keys.__setitem__(at, 1 << 40),
+    "low half as before": lambda keys, at: keys.__setitem__(at, keys[at] + (1 << 32)),
+    "beyond num_rows": lambda keys, at: keys.__setitem__(at, 9000),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
+@pytest.mark.parametrize("num_rows", [9000, 1 << 32])  # by table and by sort
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_keys_are_looked_at_by_the_merge_or_again(spoil: str, num_rows: int, dtype: Any) -> None:
+    if spoil == "beyond num_rows":
+        num_rows = min(num_rows, 9000)
+    rng = np.random.default_rng(11)
+    for result, at in itertools.product(("sparse", "dense") if num_rows == 9000 else ("sparse",), (3, 3000, 5997)):
+        spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=num_rows)], result_layout=result)
+        updates: dict[str, Any] = {}
+        for client in "abcd":
+            keys = np.sort(rng.choice(min(num_rows, 20_000_000), 6000, replace=False)).astype(np.int64)
+            if client == "b":
+                SPOILED[spoil](keys, at)
+            updates[client] = ({"v": (keys.astype(dtype), rng.standard_normal(6000).astype(np.float32))}, None)
+        # As they are: arrays of a pair (update, None) would be converted first.
+        found = outcome(sa.aggregate, {client: update for client, (update, _) in updates.items()}, spec)
+        assert found == outcome(added_one_by_one, updates, spec)
+        assert (found[0] == "result") == (spoil in ("nothing", "repeated", "swapped", "reversed")), found
+        if found[0] != "result":
+            assert "client 'b'" in found[1]

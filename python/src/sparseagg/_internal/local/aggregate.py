@@ -95,8 +95,8 @@ def aggregate(
 
         sa.aggregate({"a": {"w": ([1, 2], rows)}, "b": {"w": ([2], row)}}, op="mean")["w"].values
 
-    Keys are copied, and the copies are checked. Values of the tensor's dtype are not copied: they are read where they
-    are until the result is there. Do not change them while this runs, for the sums would be wrong; memory stays safe.
+    Values of the tensor's dtype, and most keys, are not copied: they are read where they are until the result is there.
+    Do not change them while this runs, for the sums would be wrong; memory stays safe.
     Arrays of another dtype are converted as ``Round.submit`` does. Other threads of Python run meanwhile.
 
     Args:
@@ -104,7 +104,7 @@ def aggregate(
             update is what ``Round.submit`` takes, or a pair (update, weight), for a spec with "by_weight". An iterator
             has to make new arrays for each update, for arrays are read later: an iterator that fills the same arrays
             again gives wrong sums. (Gradients of a module are copied.) The updates of a list or mapping are read twice
-            if a sum of floats is not finite, and have to be the same both times.
+            if a sum of floats is not finite or keys are not in order, and have to be the same both times.
         spec: what to compute. Its deadline and result_ttl have no meaning here. None: all updates have the tensors of
             the first one, of its dtypes and widths, and ``Result.spec`` says what that is. Keys of pairs (keys, rows)
             and of tables have no bound; an array, dense or sparse, gives the tensor its shape. A single tensor has the
@@ -152,12 +152,13 @@ def aggregate(
         "release_id": release_id,
     }
     if isinstance(updates, (list, Mapping)) and device != "cuda":  # which can be read twice
-        # A first merge takes values of any kind, for a finite sum proves that they were finite. If a sum is not finite,
-        # a second merge checks every value beforehand, and names the first bad one.
+        # A first merge takes values of any kind, for a finite sum proves that they were finite, and keys that seem to
+        # be in order, which it checks itself. If a sum is not finite or keys are not in order, a second merge looks at
+        # everything beforehand, and names the first thing that is bad.
         summed, unscanned = left_to_sums(spec)
         if summed:
             aggregator = Aggregator(unscanned, **given)
-            aggregator._add_all(updates, are_all=True)
+            aggregator._add_all(updates, are_all=True, leaves_keys=True)
             aggregator.spec = spec
             result = aggregator._finish(summed)
             if result is not None:

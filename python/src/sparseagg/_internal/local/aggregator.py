@@ -191,11 +191,15 @@ class Aggregator:
         """
         self._add_all(updates)
 
-    def _add_all(self, updates: Updates, *, are_all: bool = False) -> None:
-        """Adds many updates. ``are_all``: no others will come, and the caller keeps these."""
+    def _add_all(self, updates: Updates, *, are_all: bool = False, leaves_keys: bool = False) -> None:
+        """Adds many updates.
+
+        ``are_all``: no others will come, and the caller keeps these. ``leaves_keys``: the merge may find that keys are
+        not in order, and ``_finish`` then returns None.
+        """
         updates = checked_updates(updates)
         if are_all and isinstance(updates, (list, Mapping)) and not self._is_limited:
-            self._engine.defer_merges()
+            self._engine.defer_merges(leaves_keys)
         if isinstance(updates, Mapping):
             named = [(checked_client_id(client_id), update) for client_id, update in updates.items()]
             if self._is_limited:
@@ -366,7 +370,7 @@ class Aggregator:
         return {tensor.name: device_result(self.spec, tensor, part) for tensor, part in zip(self.spec.tensors, raw)}
 
     def _finish(self, finite: Sequence[int]) -> Result | None:
-        """The same, or None if one of the tensors ``finite``, by position, has a value that is not."""
+        """The same, or None: a tensor in ``finite``, by position, has a value that is not; or see ``_add_all``."""
         try:
             with extension.errors():
                 raw = self._engine.finish(finite)
