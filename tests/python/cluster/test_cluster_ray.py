@@ -150,8 +150,8 @@ def test_servers_with_a_name_outlive_their_driver_and_are_followed(ray, tmp_path
 def test_job_of_ray_needs_no_words(tmp_path):
     (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
     # Without it, workers have niceness 15, and hardly run on a busy machine.
-    kept = {"RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "15")}
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | kept
+    kept = "RAY_worker_niceness"
+    environment = {name: value for name, value in os.environ.items() if name == kept or not name.startswith("RAY_")}
     environment.update(PYTHONPATH=os.pathsep.join(sys.path), RAY_AUTH_TOKEN=secrets.token_hex(32))
     # Its dashboard, which takes the job, has eleven processes, for which a busy machine may need minutes.
     environment.update(RAY_DASHBOARD_STARTUP_TIMEOUT_S="600", RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT="600")
