@@ -142,7 +142,7 @@ class Aggregator:
                 release_id=_checked_release_id(spec, release_id),
             )
         if spec.keep_submissions:
-            self._engine.defer_merges()
+            self._engine.defer_merges(leaves_keys=False)
 
     def __repr__(self) -> str:
         names = ", ".join(plain(tensor.name) for tensor in self.spec.tensors)
@@ -199,7 +199,7 @@ class Aggregator:
         """
         updates = checked_updates(updates)
         if are_all and isinstance(updates, (list, Mapping)) and not self._is_limited:
-            self._engine.defer_merges(leaves_keys)
+            self._engine.defer_merges(leaves_keys=leaves_keys)
         if isinstance(updates, Mapping):
             named = [(checked_client_id(client_id), update) for client_id, update in updates.items()]
             if self._is_limited:
