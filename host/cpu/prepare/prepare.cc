@@ -415,7 +415,9 @@ void Fold(const TensorSpec& spec, CpuUpdate& update) {
 }
 
 absl::Status KeysNotInOrder(const TensorSpec& spec) {
-  return absl::AbortedError(absl::StrCat(Quoted(spec), ": unchecked keys do not strictly ascend below num_rows"));
+  // Not for users: whoever leaves keys unchecked merges again, which says what is wrong with them.
+  return absl::Status(absl::StatusCode::kAborted,
+                      absl::StrCat(Quoted(spec), ": unchecked keys do not strictly ascend below num_rows"));
 }
 
 absl::Status NarrowUnchecked(const TensorSpec& spec, std::shared_ptr<KeyArena> arena, CpuUpdate& update) {
