@@ -6,6 +6,7 @@ import os
 import pathlib
 import queue
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -20,6 +21,13 @@ def server_binary() -> str:
     path = os.environ.get("SPARSEAGG_SERVER") or str(REPOSITORY / "build/dev/service/sparseagg-server")
     assert os.access(path, os.X_OK), f"no server at {path}: build it (`make build`) or set SPARSEAGG_SERVER"
     return path
+
+
+def stop(pid: int) -> None:
+    """Stops a child of this process, and returns when it has stopped: until a busy machine runs a certain one of its
+    threads, the others go on."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
 
 
 class ServerProcess:

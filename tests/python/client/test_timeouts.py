@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 import pytest
 import sparseagg as sa
-from real_server import ServerProcess
+from real_server import ServerProcess, stop
 from test_retry import SPEC, update
 
 
@@ -22,7 +20,7 @@ def stopped(start_server):
     with sa.Client(server.address, timeout=None, retry=sa.RetryPolicy(attempts=1), options=options) as client:
         opened = client.create_round(SPEC)
         opened.submit("a", update())
-        server.process.send_signal(signal.SIGSTOP)
+        stop(server.process.pid)
         yield opened
     server.kill()
 
@@ -42,12 +40,7 @@ def test_server_that_says_nothing_is_unavailable(stopped, call):
         call(stopped)
 
 
-def stop(server: ServerProcess) -> None:
-    server.process.send_signal(signal.SIGSTOP)
-    os.waitpid(server.process.pid, os.WUNTRACED)
-
-
-@pytest.fixture(params=[stop, ServerProcess.kill])
+@pytest.fixture(params=[lambda server: stop(server.process.pid), ServerProcess.kill], ids=["stop", "kill"])
 def silence(request, monkeypatch):
     """Makes a server answer no more, in one of two ways."""
     monkeypatch.setattr("sparseagg._internal.client.retry._GRACE_S", 0.1)

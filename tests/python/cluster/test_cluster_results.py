@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest
+from real_server import stop
 from sparseagg.cluster import Cluster
 from sparseagg.cluster.exchange import put_result_range, result_range
 from sparseagg.cluster.ray_servers import ray_session
@@ -286,7 +287,7 @@ def test_a_stopped_server_is_waited_for_until_the_timeout():
     with Cluster(2) as cluster:
         opened = submitted(cluster)
         pid = cluster._started.keepers[1].pid
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         try:
             for end in (opened.finish, opened.start_merge):
                 with pytest.raises(sa.errors.DeadlineExceededError, match=r"within [05]\."):
