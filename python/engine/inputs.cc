@@ -203,7 +203,10 @@ InputReader::InputReader(absl::Span<const TensorSpec> tensors)
 }
 
 void InputReader::LeaveKeys() {
-  for (size_t t = 0; t < tensors_.size(); ++t) leaves_keys_[t] = CpuTakesUncheckedKeys(tensors_[t]);
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    // Beside rows of several values, the keys cost little.
+    leaves_keys_[t] = tensors_[t].row_width == 1 && CpuTakesUncheckedKeys(tensors_[t]);
+  }
 }
 
 Submission InputReader::Read(std::string client_id, py::handle update, bool pairs, const py::object& convert) const {

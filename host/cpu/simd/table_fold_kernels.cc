@@ -198,18 +198,20 @@ HWY_INLINE uint64_t AddCursors(const TableWindow<Key>& window, MakeTermsOf make_
   using Acc = typename decltype(make_terms(ValueScale()))::Acc;
   auto* table = static_cast<Acc*>(window.table);
   uint32_t copied[kPiece + kMaxLanes];
+  Cursor<Key> piece;  // some tuples of a cursor with unchecked keys, with copied keys
   uint64_t tuples = 0;
   for (size_t k = 0; k < window.num_cursors; ++k) {
     if (k + kCursorsAhead < window.num_cursors) PrefetchFirst(window.cursors[k + kCursorsAhead], window.columns);
     Cursor<Key>& cursor = window.cursors[k];
     const auto terms = make_terms(cursor.scale);
     const auto tally = tally_of(cursor.scale.weight);
-    Cursor<Key> piece = cursor;  // of unchecked keys: some of them, copied
+    const Cursor<Key>* from = &cursor;
+    uint64_t taken = 0;
     do {
       if (cursor.unchecked) {
         const auto* const keys = reinterpret_cast<const uint64_t*>(cursor.KeyMemory());
+        from = &piece;
         piece.keys = reinterpret_cast<const Key*>(copied);
-        piece.position = 0;
         piece.values = cursor.values + cursor.position * window.columns * SizeOf(cursor.dtype);
         piece.end = TakeAscending(keys, HWY_MIN(kPiece, cursor.end - cursor.position), window.first, window.last_row,
                                   window.tuples_ahead, copied);
@@ -217,21 +219,22 @@ HWY_INLINE uint64_t AddCursors(const TableWindow<Key>& window, MakeTermsOf make_
       uint64_t position = 0;
       switch (cursor.dtype) {
         case DType::kFloat32:
-          position = AddCursor<DType::kFloat32>(piece, window, terms, table, tally);
+          position = AddCursor<DType::kFloat32>(*from, window, terms, table, tally);
           break;
         case DType::kFloat64:
-          position = AddCursor<DType::kFloat64>(piece, window, terms, table, tally);
+          position = AddCursor<DType::kFloat64>(*from, window, terms, table, tally);
           break;
         case DType::kFloat16:
-          position = AddCursor<DType::kFloat16>(piece, window, terms, table, tally);
+          position = AddCursor<DType::kFloat16>(*from, window, terms, table, tally);
           break;
         default:
-          position = AddCursor<DType::kBFloat16>(piece, window, terms, table, tally);
+          position = AddCursor<DType::kBFloat16>(*from, window, terms, table, tally);
           break;
       }
-      tuples += position - piece.position;
-      cursor.position += position - piece.position;
-    } while (cursor.unchecked && piece.end == kPiece);
+      taken = position - from->position;
+      tuples += taken;
+      cursor.position += taken;
+    } while (cursor.unchecked && taken == kPiece);
   }
   return tuples;
 }
