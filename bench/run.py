@@ -262,6 +262,8 @@ def _result(workload: str, entry: Entry) -> dict[str, Any]:
         "peak_bytes": entry.peak_bytes,
     }
     for memory, runs in entry.runs.items():
+        if not runs:  # too slow for a second kind of memory
+            continue
         seconds = [run["seconds"] for run in runs]
         line[memory] = {
             "repetitions": len(seconds),
