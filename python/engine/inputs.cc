@@ -264,13 +264,8 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
       const auto* const wide = static_cast<const uint64_t*>(key_array->data);
       input.unchecked = LookOver(spec, absl::MakeConstSpan(wide, static_cast<size_t>(key_array->size)));
     }
-    if (input.has_fixed_keys) {
-      builder.Hold(bytes);
-    } else if (input.unchecked.has_value()) {
-      builder.Hold(key_object);
-    } else {
-      builder.HoldKeys(key_object);
-    }
+    const bool stay = input.has_fixed_keys || input.unchecked.has_value();
+    stay ? builder.Hold(bytes != nullptr ? bytes : key_object) : builder.HoldKeys(key_object);
     if (value_object != Py_None) {
       const auto values = AsPlain(value_object);
       if (!values.has_value() || !HasWireType(spec, *values)) return false;

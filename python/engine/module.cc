@@ -165,8 +165,8 @@ class Aggregator {
   }
 
   // Merges everything. GIL: released while the round merges and checks, held while the results become dictionaries.
-  // Returns: one dictionary for each tensor. None if `finite` (indices of tensors) is not empty and the result of one
-  // has a value that is NaN or infinite, or the merge has failed, as it does if keys left to it are not in order.
+  // Returns: one dictionary for each tensor; None if the result of a tensor in `finite` (indices) has a value that is
+  // NaN or infinite, or if keys that were left to the merge are not in order.
   py::object Finish(const std::vector<size_t>& finite) {
     bool is_finite = true;
     absl::StatusOr<std::vector<Result>> results = WithoutGil([&] {
@@ -175,8 +175,9 @@ class Aggregator {
       return merged;
     });
     Released::OfProcess().Drop();
-    if (!is_finite) return py::none();
+    if (absl::IsAborted(results.status())) return py::none();
     ThrowIfError(results.status());
+    if (!is_finite) return py::none();
     py::list out;
     for (Result& result : *results) out.append(ToPython(std::make_shared<const Result>(std::move(result))));
     return out;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -20,6 +21,7 @@
 #include "host/cpu/rows/wire_value.h"
 #include "host/cpu/simd/kernels.h"
 #include "host/updates/input_checks.h"
+#include "host/updates/key_copy.h"
 
 namespace sparseagg::cpu {
 namespace {
@@ -422,30 +424,14 @@ absl::Status KeysNotInOrder(const TensorSpec& spec) {
 
 absl::Status NarrowUnchecked(const TensorSpec& spec, std::shared_ptr<KeyArena> arena, CpuUpdate& update) {
   if (!update.unchecked.has_value()) return absl::OkStatus();
-  const auto from = std::get<absl::Span<const uint64_t>>(update.keys);
-  const size_t bytes = from.size() * sizeof(uint32_t);
-  std::byte* memory = arena->Take(bytes);
-  if (memory == nullptr) {
-    arena = std::make_shared<KeyArena>(bytes);
-    memory = arena->Take(bytes);
-  }
-  auto* const to = reinterpret_cast<uint32_t*>(memory);
-  constexpr size_t kBatch = 2048;  // fits the first cache
-  for (size_t at = 0; at < from.size(); at += kBatch) {
-    const size_t n = std::min(kBatch, from.size() - at);
-    const uint64_t bits = sparseagg::internal::NarrowKeys(from.data() + at, n, to + at);
-    const size_t before = at == 0 ? 0 : 1;
-    const auto facts = sparseagg::internal::FindKeyFacts32(to + at - before, n + before);
-    if (bits >> 32 != 0 || facts.descends || facts.repeats || facts.largest >= spec.num_rows)
-      return KeysNotInOrder(spec);
-  }
-  struct Owners {
-    std::shared_ptr<KeyArena> keys;
-    std::shared_ptr<const void> values;
-  };
-  update.keys = absl::MakeConstSpan(to, from.size());
+  sparseagg::internal::KeyOrder order;
+  const auto columns =
+      sparseagg::internal::CopyKeys({&spec, std::nullopt}, std::get<absl::Span<const uint64_t>>(update.keys),
+                                    std::move(update.owner), std::move(arena), order);
+  if (!columns.ok() || !order.unique) return KeysNotInOrder(spec);
+  update.keys = columns->keys;
+  update.owner = columns->owner;
   update.unchecked.reset();
-  update.owner = std::make_shared<Owners>(Owners{std::move(arena), std::move(update.owner)});
   return absl::OkStatus();
 }
 

@@ -77,7 +77,7 @@ class KnownRounds:
         if found is own:
             try:
                 own.set_result(ask())
-            except Exception as error:
+            except BaseException as error:  # the threads that wait for it end with it
                 own.set_exception(error)
         return found.result()
 
