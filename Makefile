@@ -203,7 +203,6 @@ INTEGRATION = .venv-integrations/$(1)/bin/python
 ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda service python))
 
 define BENCH_merge
-	build/dev/bench/merge_bench --out $(BENCH_OUT)/merge.json $(if $(QUICK),--divide-clients 20 --repetitions 3,--repetitions 21)
 	$(PEERS_PYTHON) bench/run.py merge --out $(BENCH_OUT)/comparison.json $(if $(QUICK),--quick) $(BENCH_ARGS)
 	$(PEERS_PYTHON) bench/show.py $(BENCH_OUT)/comparison.json --summary --png $(BENCH_OUT)/comparison.png
 endef
@@ -220,7 +219,7 @@ endef
 .PHONY: bench
 bench: build/dev/.with-python $(if $(filter merge,$(MODE)),$(PEERS_VENV)/.engine) ## measures MODE=merge, round or service, into bench/results (QUICK=1: a little, into out/bench)
 	@mkdir -p $(BENCH_OUT)
-	cmake --build --preset dev --target sparseagg-server sparseagg-loadgen sparseagg_python merge_bench
+	cmake --build --preset dev --target sparseagg-server sparseagg-loadgen sparseagg_python
 	$(BENCH_$(MODE))
 
 ## Build

@@ -137,10 +137,10 @@ class Reference:
         return f"key {self.keys[row]}: {values[row, column]} instead of {self.sums[row, column]}"
 
 
-def write(merge_bench: pathlib.Path, name: str, divide_clients: int, folder: pathlib.Path) -> dict[str, Any]:
-    """Writes a workload, which is merge_bench's, and its reference; returns what the tables need to know of it."""
+def write(loadgen: pathlib.Path, name: str, divide_clients: int, folder: pathlib.Path) -> dict[str, Any]:
+    """Writes a workload, made by the load generator, and its reference; returns what the tables need."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [merge_bench, "--export", folder, "--workloads", name, "--divide-clients", str(divide_clients)]
+    command = [loadgen, "--export", folder, "--workload", name, "--divide-clients", str(divide_clients)]
     subprocess.run(command, check=True)
     facts = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     keys = np.fromfile(folder / f"{name}.keys", f"u{facts['key_bytes']}")

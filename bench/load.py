@@ -39,12 +39,10 @@ class Sizes:
     small_rounds: int
     growth_batches: int
     growth_batch_rounds: int
-    soak_seconds: float
-    soak_connections: int
 
 
-FULL = Sizes(1, 7, 21, (1, 4, 16), "ABEF", 64, 1000, 10, 1000, 600, 200)
-QUICK = Sizes(10, 2, 3, (1, 4), "AE", 8, 30, 3, 20, 4, 40)
+FULL = Sizes(1, 7, 21, (1, 4, 16), "ABEF", 64, 1000, 10, 1000)
+QUICK = Sizes(10, 2, 3, (1, 4), "AE", 8, 30, 3, 20)
 
 
 class Bench:
@@ -72,28 +70,28 @@ class Bench:
         found = []
         for streams in self._sizes.streams:
             with self._server() as server:
-                turns = ("--streams", streams, "--repetitions", self._sizes.share_repetitions)
+                turns = ("--sink", "--streams", streams, "--repetitions", self._sizes.share_repetitions)
                 found.append(self._load(server, "A", *turns, *flags))
         return found
 
     def share_of_sink(self) -> list[dict[str, Any]]:
         """Bytes a second against a server that drops them, for several numbers of streams."""
-        found = self._by_streams("--sink", "raw", "--sink", "typed")
+        found = self._by_streams()
         for run in found:
-            raw = run["sinks"]["raw"]
+            sink = run["sink"]
             say(
-                f"{run['streams']:3} streams: {run['bytes_per_s'] / 1e6:6.0f} MB/s, {raw['share']:.0%} of the sink's "
-                f"{raw['bytes_per_s'] / 1e6:.0f}; with the merge {raw['share_with_merge']:.0%}"
+                f"{run['streams']:3} streams: {run['bytes_per_s'] / 1e6:6.0f} MB/s, {sink['share']:.0%} of the sink's "
+                f"{sink['bytes_per_s'] / 1e6:.0f}; with the merge {sink['share_with_merge']:.0%}"
             )
         return found
 
     def packed(self) -> list[dict[str, Any]]:
-        """Tuples a second with packed keys and float16 values, against the same tuples plain, and the sink's."""
-        found = self._by_streams("--keys", "packed", "--values", "float16", "--against-plain", "--sink", "raw")
+        """Tuples a second with packed keys and float16 values, and the sink's."""
+        found = self._by_streams("--keys", "packed", "--values", "float16")
         for run in found:
             say(
                 f"{run['streams']:3} streams, packed: {run['tuples_per_s'] / 1e6:.0f} M tuples/s in "
-                f"{run['bytes_per_tuple']:.2f} bytes each; plain {run['plain']['tuples_per_s'] / 1e6:.0f} M"
+                f"{run['bytes_per_tuple']:.2f} bytes each"
             )
         return found
 
@@ -221,22 +219,6 @@ class Bench:
             "of_first": {name: round(share, 3) for name, share in shares.items()},
             "all_bytes_per_s": {name: [round(rate) for rate in each] for name, each in rates.items()},
         }
-
-    def soak(self) -> dict[str, Any]:
-        """Good clients among three times as many bad ones, and the server's memory against its limit."""
-        limit = 256 << 20
-        flags = ("--memory-limit", str(limit), "--max-message-bytes", "1MiB", "--upload-timeout", "5s")
-        with self._server(*flags) as server:
-            seconds, connections = self._sizes.soak_seconds, self._sizes.soak_connections
-            soak = ("--soak", "--duration", seconds, "--connections", connections, "--server-pid", server.pid)
-            found = self._load(server, "A", *soak, "--rate", 50, divide=2)
-        found["limit_bytes"] = limit
-        found["peak_of_limit"] = round(found["peak_bytes"] / limit, 4)
-        say(
-            f"soak: {found['submissions']} submissions of {connections // 4} good clients among {connections} counted "
-            f"once each; at most {found['peak_bytes'] / 1e6:.0f} MB resident, {found['peak_of_limit']:.0%} of the limit"
-        )
-        return found
 
 
 def sequential_bytes_per_s(folder: pathlib.Path) -> float:

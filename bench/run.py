@@ -39,7 +39,6 @@ from rounds import CASES
 
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = HERE.parent / "build" / "dev"
-MERGE_BENCH = BUILD / "bench/merge_bench"
 MEMORIES = {"merge": ("fresh", "warm"), "round": ("as it is",)}
 # One that takes longer for a command hangs.
 LONGEST_S = {"merge": 30, "round": 600}
@@ -167,7 +166,7 @@ class Comparison:
             for name in self._options.workloads:
                 began = time.monotonic()
                 if self._options.mode == "merge":
-                    facts = data.write(MERGE_BENCH, name, 20 if self._options.quick else 1, folder / name)
+                    facts = data.write(self._options.loadgen, name, 20 if self._options.quick else 1, folder / name)
                     self.workloads.append(facts)
                     self._compare(facts, folder=str(folder / name), threads=self._options.threads)
                     for file in (folder / name).iterdir():

@@ -164,8 +164,6 @@ part_differential() {
 }
 
 part_bench() {
-  step bench cpu 'engine, a few clients' 300 "$bin/merge_bench" --repetitions 3 --divide-clients "$(either 50 10)" \
-    --out "$more/merge.json"
   step bench cpu 'gpu_bench on the host' 300 "$bin/gpu_bench" --device host --repetitions 1 --divide-clients 100
   local less=() path
   if $quick; then less=(--divide-clients 4 --repetitions 5); fi

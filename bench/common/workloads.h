@@ -11,12 +11,11 @@
 
 namespace sparseagg::bench {
 
-// One client's keys (narrow if num_rows allows), float32 rows, and its weight under BY_WEIGHT, 1 to 1000.
+// One client's keys (narrow if num_rows allows), and float32 rows.
 struct ClientArrays {
   std::vector<uint32_t> narrow_keys;
   std::vector<uint64_t> wide_keys;
   std::vector<float> values;
-  double weight = 1.0;
 };
 
 enum class Variant {
@@ -36,20 +35,9 @@ struct Workload {
   uint64_t num_tuples = 0;  // (key, row) pairs over all clients
 };
 
-// Returns: the names in a list such as "ABD64": a capital letter, and digits behind some.
-std::vector<std::string> SplitNames(const std::string& names);
-
 // Returns: the workload `name`. `scale` divides the number of clients, for quick runs.
 // Throws: std::invalid_argument for an unknown name.
 Workload MakeWorkload(const std::string& name, uint64_t seed, int scale = 1, Variant variant = Variant::kPlain);
-
-// Adversarial keys, as many as in workload G. The first two, "uniform" and "uniform, unsorted", are for comparison.
-std::vector<std::string> AdversaryNames();
-
-// Returns: 100 clients of 100 000 float32 tuples with keys below 2^30, unless the name says otherwise. `scale` divides
-// the number of clients.
-// Throws: std::invalid_argument for an unknown name.
-Workload MakeAdversary(const std::string& name, uint64_t seed, int scale = 1);
 
 // Writes the files NAME.keys, NAME.values and NAME.sizes (uint64), one client after the other, and NAME.json.
 // Throws: std::runtime_error if it cannot.

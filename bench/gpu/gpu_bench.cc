@@ -209,7 +209,7 @@ bool Applies(const Workload& workload, Variant variant) {
 void RunWorkload(const Settings& settings, const BenchDevice& bench, cuda::Device& device, const Workload& workload,
                  Report& report) {
   {
-    const CanonicalSums expected(workload);
+    const ReferenceSums expected(workload);
     {
       const HostInput pageable(workload);
       report.Add(workload, "pageable", TimeEndToEnd(bench, workload, expected, pageable, settings.repetitions));
@@ -298,20 +298,11 @@ int main(int argc, char** argv) try {
   app.add_option("--min-slab-run", tuning.min_slab_run)->capture_default_str();
   app.add_option("--min-copy-bytes", tuning.min_copy_bytes)->capture_default_str();
   app.add_option("--min-resident-bytes", tuning.min_resident_bytes)->capture_default_str();
-  std::string folder;
-  app.add_option("--export", folder, "measure nothing, but write the plain workloads into this folder");
   bool probe = false;
   app.add_flag("--probe", probe, "print what device there is and leave; status 1 and the reason where there is none");
   CLI11_PARSE(app, argc, argv);
   if (probe) {
     std::printf("%s\n", sparseagg::bench::MakeBenchDevice(settings).create()->description().c_str());
-    return 0;
-  }
-  if (!folder.empty()) {
-    for (const char name : settings.workloads) {
-      using namespace sparseagg::bench;
-      ExportWorkload(MakeWorkload(std::string(1, name), kSeed, settings.divide_clients), folder);
-    }
     return 0;
   }
   sparseagg::bench::Run(settings);

@@ -20,8 +20,8 @@
 namespace sparseagg::bench {
 namespace {
 
-void Verify(const Workload& workload, const CanonicalSums& expected, const std::string& what, const Result& result) {
-  const std::string difference = expected.FindDifference(workload.spec.aggregation, result);
+void Verify(const Workload& workload, const ReferenceSums& expected, const std::string& what, const Result& result) {
+  const std::string difference = expected.FindDifference(result);
   if (!difference.empty()) {
     throw std::runtime_error(absl::StrCat(workload.name, " ", Name(workload.variant), ", ", what, ": ", difference));
   }
@@ -39,7 +39,7 @@ std::unique_ptr<Aggregation> Collect(Engine& engine, const TensorSpec& spec,
 // Merges one batch that is on the device, over and over.
 class Resident {
  public:
-  Resident(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected, const HostInput& input)
+  Resident(const BenchDevice& bench, const Workload& workload, const ReferenceSums& expected, const HostInput& input)
       : bench_(bench), workload_(workload), expected_(expected), shape_(workload.spec), raw_(bench.create()) {
     for (const ValidatedUpdate& update : input.updates()) ranges_.push_back({&update, 0, update.num_keys()});
     clock_ = bench.make_clock(*raw_);
@@ -94,7 +94,7 @@ class Resident {
 
   const BenchDevice& bench_;
   const Workload& workload_;
-  const CanonicalSums& expected_;
+  const ReferenceSums& expected_;
   const cuda::TensorShape shape_;
   std::unique_ptr<cuda::Device> raw_;
   Watch watch_;
@@ -156,7 +156,7 @@ namespace {
 
 // `on_arrival`: updates are sent when they arrive, and only the rest of the round is timed.
 Timing TimeRounds(const std::string& what, bool on_arrival, const BenchDevice& bench, const Workload& workload,
-                  const CanonicalSums& expected, const HostInput& input, int repetitions) {
+                  const ReferenceSums& expected, const HostInput& input, int repetitions) {
   Timing timing;
   timing.what = what;
   Watch watch;
@@ -194,17 +194,17 @@ Timing TimeRounds(const std::string& what, bool on_arrival, const BenchDevice& b
 
 }  // namespace
 
-Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const ReferenceSums& expected,
                     const HostInput& input, int repetitions) {
   return TimeRounds("end_to_end", /*on_arrival=*/false, bench, workload, expected, input, repetitions);
 }
 
-Timing TimeFinish(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+Timing TimeFinish(const BenchDevice& bench, const Workload& workload, const ReferenceSums& expected,
                   const HostInput& input, int repetitions) {
   return TimeRounds("finish", /*on_arrival=*/true, bench, workload, expected, input, repetitions);
 }
 
-Timing TimeResident(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+Timing TimeResident(const BenchDevice& bench, const Workload& workload, const ReferenceSums& expected,
                     const HostInput& input, int repetitions) {
   Timing timing;
   timing.what = "resident";
@@ -217,7 +217,7 @@ Timing TimeResident(const BenchDevice& bench, const Workload& workload, const Ca
   return timing;
 }
 
-Timing TimeKernels(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+Timing TimeKernels(const BenchDevice& bench, const Workload& workload, const ReferenceSums& expected,
                    const HostInput& input, int repetitions) {
   Timing timing;
   timing.what = "kernels";
@@ -247,7 +247,7 @@ std::vector<Timing> TimeNativePeers(const Workload& workload, int repetitions) {
     values.insert(values.end(), client.values.begin(), client.values.end());
   }
   const int key_bits = std::bit_width(workload.spec.num_rows - 1);
-  const PlainSums expected(workload);
+  const ReferenceSums expected(workload);
   const auto check = [&](const auto& keys, const auto& sums) { return expected.FindDifference(keys, sums); };
   const std::vector<PeerRun> runs = HasNarrowKeys(workload.spec)
                                         ? RunNativePeers(narrow_keys, values, key_bits, repetitions, check)

@@ -66,20 +66,20 @@ class HostInput {
 // Updates in host memory to the finished result there. None is sent before the merge. The first result is verified
 // against `expected`, of the same workload: its allocations on the device were poisoned. std::runtime_error on a wrong
 // result, and when some of the work was done without the device.
-Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+Timing TimeEndToEnd(const BenchDevice& bench, const Workload& workload, const ReferenceSums& expected,
                     const HostInput& input, int repetitions);
 
 // The same for updates that were sent to the device when they arrived: what a round takes after its last update.
-Timing TimeFinish(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+Timing TimeFinish(const BenchDevice& bench, const Workload& workload, const ReferenceSums& expected,
                   const HostInput& input, int repetitions);
 
 // Updates on the device to folded rows on the device, by the host's clock: the kernels and the waits between them.
 // Verified and poisoned likewise.
-Timing TimeResident(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+Timing TimeResident(const BenchDevice& bench, const Workload& workload, const ReferenceSums& expected,
                     const HostInput& input, int repetitions);
 
 // The same by the device's clock, without the gaps between pieces of work: their sum, and each kind by itself.
-Timing TimeKernels(const BenchDevice& bench, const Workload& workload, const CanonicalSums& expected,
+Timing TimeKernels(const BenchDevice& bench, const Workload& workload, const ReferenceSums& expected,
                    const HostInput& input, int repetitions);
 
 // The native peers, on a workload of single values. One whose sums are not those of float32 is not timed, and says why.

@@ -3,7 +3,7 @@
 On workloads A to G as gpu_bench has them, plain, on the device already, in float32, in any order of additions. Each
 answer is verified before it is timed. A library that is absent or sees no device is reported, and no failure.
 
-Needs NumPy beside them, and gpu_bench, which writes the workloads: that of the bundle, or --gpu-bench.
+Needs NumPy beside them, and sparseagg-loadgen, which writes the workloads: that of the bundle, or --loadgen.
 """
 
 from __future__ import annotations
@@ -146,12 +146,12 @@ def jax_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Callabl
 LIBRARIES = {"torch": torch_library, "cupy": cupy_library, "jax": jax_library}
 
 
-def read_workload(gpu_bench: pathlib.Path, letter: str, divide_clients: int) -> tuple[Any, Any, int]:
-    """Keys, rows of values, and num_rows, as gpu_bench writes them."""
+def read_workload(loadgen: pathlib.Path, letter: str, divide_clients: int) -> tuple[Any, Any, int]:
+    """Keys, rows of values, and num_rows, as sparseagg-loadgen writes them."""
     import numpy as np
 
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(gpu_bench), "--export", folder, "--workloads", letter, "--divide-clients", str(divide_clients)]
+        command = [str(loadgen), "--export", folder, "--workload", letter, "--divide-clients", str(divide_clients)]
         subprocess.run(command, check=True)
         path = pathlib.Path(folder, letter)
         facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
@@ -219,7 +219,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "results": results,
     }
     for letter in options.workloads if loaded else "":
-        keys, values, num_rows = read_workload(options.gpu_bench, letter, options.divide_clients)
+        keys, values, num_rows = read_workload(options.loadgen, letter, options.divide_clients)
         expected = reference(keys, values)
         for name, (ways, timed) in loaded.items():
             for title, run, fetch in ways(keys, values, num_rows):
@@ -258,7 +258,7 @@ def main() -> int:
     parser.add_argument("--workloads", default="ABCDEFG")
     parser.add_argument("--divide-clients", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--gpu-bench", type=pathlib.Path, default=HERE.parent / "bin" / "gpu_bench")
+    parser.add_argument("--loadgen", type=pathlib.Path, default=HERE.parent / "bin" / "sparseagg-loadgen")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file to write")
     options = parser.parse_args()
     try:

@@ -42,90 +42,49 @@ Workload ThreeKeys() {
 }
 
 template <typename Key>
-class PlainSumsTest : public ::testing::Test {
+class FloatSumsTest : public ::testing::Test {
  protected:
   std::string Difference(const std::vector<Key>& keys, const std::vector<float>& sums) const {
-    return PlainSums(ThreeKeys<Key>()).FindDifference(keys, sums);
+    return ReferenceSums(ThreeKeys<Key>()).FindDifference(keys, sums);
   }
 };
 
 using KeyTypes = ::testing::Types<uint32_t, uint64_t>;
-TYPED_TEST_SUITE(PlainSumsTest, KeyTypes);
+TYPED_TEST_SUITE(FloatSumsTest, KeyTypes);
 
-TYPED_TEST(PlainSumsTest, Float32Sums_AreRight) {
+TYPED_TEST(FloatSumsTest, Float32Sums_AreRight) {
   EXPECT_THAT(this->Difference({2, 5, 7}, {0.1f + 0.2f, 3.0f, 2.0f}), IsEmpty());
   EXPECT_THAT(this->Difference({2, 5, 7}, {0.30001f, 3.0001f, 2.0f}), IsEmpty()) << "of magnitudes 0.3 and 5";
 }
 
-TYPED_TEST(PlainSumsTest, WrongSums_AreFound) {
+TYPED_TEST(FloatSumsTest, WrongSums_AreFound) {
   EXPECT_THAT(this->Difference({2, 5, 7}, {0.3f, 2.0f, 3.0f}), HasSubstr("key 5: 2, not 3")) << "the total is right";
   EXPECT_THAT(this->Difference({2, 5, 7}, {0.3f, 3.0f, 2.001f}), HasSubstr("key 7"));
   EXPECT_THAT(this->Difference({2, 5, 7}, {std::numeric_limits<float>::quiet_NaN(), 3.0f, 2.0f}), HasSubstr("key 2"));
 }
 
-TYPED_TEST(PlainSumsTest, WrongKeys_AreFound) {
+TYPED_TEST(FloatSumsTest, WrongKeys_AreFound) {
   EXPECT_THAT(this->Difference({2, 6, 7}, {0.3f, 3.0f, 2.0f}), HasSubstr("row 1 is key 6, not 5"));
   EXPECT_THAT(this->Difference({2, 5}, {0.3f, 3.0f}), HasSubstr("2 rows, not 3"));
   EXPECT_THAT(this->Difference({2, 5, 7, 7}, {0.3f, 3.0f, 2.0f, 0.0f}), HasSubstr("4 rows, not 3"));
   EXPECT_THAT(this->Difference({}, {}), HasSubstr("0 rows"));
 }
 
-// Of ThreeKeys, with weights 3 and 1.
-class CanonicalSumsTest : public ::testing::Test {
- protected:
-  CanonicalSumsTest() : workload_(ThreeKeys<uint32_t>()) { workload_.clients[0].weight = 3.0; }
-
-  std::string Difference(Op op, Weighting weighting, const std::vector<float>& values) const {
-    AggregationSpec aggregation;
-    aggregation.op = op;
-    aggregation.weighting = weighting;
+TEST(ReferenceSumsTest, AnotherBitOrKey_IsFound) {
+  const auto difference = [](std::vector<uint32_t> keys, std::vector<float> values) {
     Result result;
+    result.num_keys = keys.size();
     result.keys = Column<uint32_t>{};
-    for (const uint32_t key : {2, 5, 7}) std::get<Column<uint32_t>>(result.keys).push_back(key);
-    result.num_keys = 3;
-    for (const float value : values) {
-      result.values.Append(reinterpret_cast<const std::byte*>(&value), sizeof(value));
-    }
-    return CanonicalSums(workload_).FindDifference(aggregation, result);
-  }
-
-  Workload workload_;
-};
-
-TEST_F(CanonicalSumsTest, MeansAreDividedByWhatWeighs) {
-  const auto key2 = [](double weight0, double weight1, double divisor) {
-    return static_cast<float>((weight0 * 0.1f + weight1 * 0.2f) / divisor);
-  };
-  using enum Weighting;
-  EXPECT_THAT(Difference(Op::kSum, kUniform, {key2(1, 1, 1), 3.0f, 2.0f}), IsEmpty());
-  EXPECT_THAT(Difference(Op::kSum, kByWeight, {key2(3, 1, 1), 11.0f, 2.0f}), IsEmpty());
-  EXPECT_THAT(Difference(Op::kMean, kUniform, {key2(1, 1, 2), 1.5f, 1.0f}), IsEmpty());
-  EXPECT_THAT(Difference(Op::kMean, kByWeight, {key2(3, 1, 4), 2.75f, 0.5f}), IsEmpty());
-  EXPECT_THAT(Difference(Op::kCoordinateMean, kUniform, {key2(1, 1, 2), 1.5f, 2.0f}), IsEmpty());
-  EXPECT_THAT(Difference(Op::kCoordinateMean, kByWeight, {key2(3, 1, 4), 2.75f, 2.0f}), IsEmpty());
-}
-
-TEST_F(CanonicalSumsTest, DenseResults_HoldZerosBetween) {
-  const auto key2 = static_cast<float>(double{0.1f} + 0.2f);
-  const auto difference = [&](std::vector<float> values) {
-    Result result;
-    result.layout = Layout::kDense;
-    result.num_keys = values.size();
+    for (const uint32_t key : keys) std::get<Column<uint32_t>>(result.keys).push_back(key);
     for (const float value : values) result.values.Append(reinterpret_cast<const std::byte*>(&value), sizeof(value));
-    return CanonicalSums(workload_).FindDifference({}, result);
+    return ReferenceSums(ThreeKeys<uint32_t>()).FindDifference(result);
   };
-  EXPECT_THAT(difference({0, 0, key2, 0, 0, 3, 0, 2, 0}), IsEmpty());
-  EXPECT_THAT(difference({0, 0, key2, 0, 1, 3, 0, 2, 0}), HasSubstr("key 4"));
-  EXPECT_THAT(difference({0, 0, key2, 0, 0, 3, 0, 2, -0.0f}), HasSubstr("key 8"));
-  EXPECT_THAT(difference({0, 0, key2, 0, 0, 3, 0}), HasSubstr("key 7"));
-}
-
-TEST_F(CanonicalSumsTest, AnotherBit_IsFound) {
-  const float mean = std::nextafter(2.75f, 3.0f);
-  const auto key2 = static_cast<float>((3.0 * 0.1f + 0.2f) / 4.0);
-  EXPECT_THAT(Difference(Op::kCoordinateMean, Weighting::kByWeight, {key2, mean, 2.0f}), HasSubstr("key 5, column 0"));
-  EXPECT_THAT(Difference(Op::kMean, Weighting::kByWeight, {key2, 2.75f, 2.0f}),
-              HasSubstr("key 7, column 0: 2, not 0.5"));
+  const auto key2 = static_cast<float>(double{0.1f} + 0.2f);
+  EXPECT_THAT(difference({2, 5, 7}, {key2, 3.0f, 2.0f}), IsEmpty());
+  EXPECT_THAT(difference({2, 5, 7}, {key2, std::nextafter(3.0f, 4.0f), 2.0f}), HasSubstr("key 5, column 0"));
+  EXPECT_THAT(difference({2, 6, 7}, {key2, 3.0f, 2.0f}), HasSubstr("row 1 is not key 5"));
+  EXPECT_THAT(difference({2, 5}, {key2, 3.0f}), HasSubstr("row 2 is not key 7"));
+  EXPECT_THAT(difference({2, 5, 7, 8}, {key2, 3.0f, 2.0f, 1.0f}), HasSubstr("4 rows, not 3"));
 }
 
 }  // namespace

@@ -1,89 +1,157 @@
 // sparseagg-loadgen: puts a server under load, verifies its results, and compares it with bare gRPC.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "bench/common/machine.h"
 #include "bench/common/workloads.h"
 #include "service/grpc/grpc_options.h"
 #include "service/version.h"
-#include "tools/loadgen/measure.h"
 #include "tools/loadgen/rounds.h"
 #include "tools/loadgen/sink.h"
-#include "tools/loadgen/soak.h"
+#include "tools/loadgen/submissions.h"
 
 namespace sparseagg::bench {
 namespace {
 
 constexpr uint64_t kSeed = 1;
 
-Workload Prepare(const Flags& flags) {
-  Workload workload = MakeWorkload(flags.workload, kSeed, flags.divide_clients);
-  if (flags.split > 0) SplitClients(workload, flags.split);
-  if (flags.numerics == "fixed_point") {
-    AggregationSpec& aggregation = workload.spec.aggregation;
-    aggregation.numerics = Numerics::kFixedPoint;
-    aggregation.value_bound = 1.0;
-    aggregation.max_submissions = workload.clients.size();
-  }
-  if (flags.values == "float16") RoundValuesToFloat16(workload);
-  return workload;
+// The flags have the help of each.
+struct Flags {
+  std::string target;
+  Access access;
+  std::string workload = "A";
+  int divide_clients = 1;
+  std::string keys = "plain";
+  std::string values = "float32";
+  uint64_t chunk_bytes = uint64_t{512} << 10;
+  int streams = 4;
+  int connections = 0;
+  int rounds = 1;
+  double rate = 0;
+  double ramp_s = 0;
+  double duration_s = 10;
+  int whole_rounds = 0;
+  int repetitions = 3;
+  int silence_s = Connections::kSilence;
+  bool sink = false;
+  std::string out;
+};
+
+// Returns: the smallest of `values` that is at least as large as `fraction` of them; 0 if there are none.
+double Percentile(std::vector<double> values, double fraction) {
+  if (values.empty()) return 0;
+  const auto rank = static_cast<size_t>(std::ceil(fraction * static_cast<double>(values.size())));
+  const size_t index = std::clamp<size_t>(rank, 1, values.size()) - 1;
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(index), values.end());
+  return values[index];
 }
 
-int NumConnections(const Flags& flags) {
-  if (flags.connections > 0) return flags.connections;
-  return flags.soak ? SoakFlags{}.connections : flags.streams;
+double Median(const std::vector<double>& values) { return Percentile(values, 0.5); }
+
+std::string NumbersJson(const std::vector<double>& values) {
+  const auto format = [](std::string* out, double value) { absl::StrAppendFormat(out, "%.6f", value); };
+  return absl::StrCat("[", absl::StrJoin(values, ", ", format), "]");
 }
+
+std::string LatencyJson(const std::vector<double>& seconds) {
+  return absl::StrFormat(R"({"count": %d, "p50_ms": %.3f, "p90_ms": %.3f, "p99_ms": %.3f, "max_ms": %.3f})",
+                         seconds.size(), 1e3 * Percentile(seconds, 0.5), 1e3 * Percentile(seconds, 0.9),
+                         1e3 * Percentile(seconds, 0.99), 1e3 * Percentile(seconds, 1));
+}
+
+std::string StringJson(const std::string& text) {
+  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}}), "\"");
+}
+
+int NumConnections(const Flags& flags) { return flags.connections > 0 ? flags.connections : flags.streams; }
 
 std::string Header(const Flags& flags, const Plan& plan, Connections& server) {
   const v1::ServerInfo info = Rounds(server, plan.workload().spec).Info();
   return absl::StrFormat(
       R"("date": "%s", "cpu": %s, "server": %s, "engine": %s, "seed": %d, "workload": "%s", "description": %s, )"
-      R"("numerics": "%s", "keys": "%s", "values": "%s", "clients": %d, "tuples": %d, "bytes": %d, )"
+      R"("keys": "%s", "values": "%s", "clients": %d, "tuples": %d, "bytes": %d, "bytes_per_tuple": %.3f, )"
       R"("chunk_bytes": %d, "connections": %d)",
       Today(), StringJson(CpuName()), StringJson(info.version()), StringJson(info.engine_description()), kSeed,
-      plan.workload().name, StringJson(plan.workload().description), flags.numerics, flags.keys, flags.values,
-      plan.traffic().submissions.size(), plan.traffic().tuples, plan.traffic().bytes, flags.chunk_bytes,
+      plan.workload().name, StringJson(plan.workload().description), flags.keys, flags.values,
+      plan.traffic().submissions.size(), plan.traffic().tuples, plan.traffic().bytes,
+      static_cast<double>(plan.traffic().bytes) / static_cast<double>(plan.traffic().tuples), flags.chunk_bytes,
       NumConnections(flags));
 }
 
+// Measures rounds of all clients at once, one round after the other. Returns: members of a JSON object.
 std::string MeasureWholeRounds(const Flags& flags, Plan& plan, Connections& server) {
   MeasureRounds(server, plan, 1);  // warm
-  const std::vector<double> seconds = MeasureRounds(server, plan, flags.whole_rounds);
-  return absl::StrFormat(R"("mode": "rounds", "verified": true, "latency": %s)", LatencyJson(seconds));
+  return absl::StrFormat(R"("mode": "rounds", "latency": %s)",
+                         LatencyJson(MeasureRounds(server, plan, flags.whole_rounds)));
 }
 
-std::string MeasureSoak(const Flags& flags, Plan& plan) {
-  SoakFlags soak;
-  soak.target = flags.target;
-  soak.connections = NumConnections(flags);
-  soak.seconds = flags.duration_s;
-  if (flags.rate > 0) soak.per_second = flags.rate;
-  soak.server_pid = flags.server_pid;
-  soak.seed = kSeed;
-  soak.silence_s = flags.silence_s;
-  return SoakJson(Soak(plan, soak), soak);
-}
-
-std::string MeasureWhat(const Flags& flags, Plan& plan, Connections& server) {
-  if (flags.soak) return MeasureSoak(flags, plan);
-  if (flags.batch > 0) return MeasureBatches(flags, plan, server);
-  return flags.whole_rounds > 0 ? MeasureWholeRounds(flags, plan, server) : MeasureIngestAndSinks(flags, plan, server);
+// Measures how fast the server takes submissions. Server and sink take turns, so that other load on the machine affects
+// both alike. Returns: members of a JSON object.
+std::string MeasureSubmissions(const Flags& flags, Plan& plan, Connections& server) {
+  const Pacing pacing{flags.streams, flags.rate, flags.ramp_s};
+  std::unique_ptr<SinkProcess> sink;
+  std::unique_ptr<Connections> to_sink;
+  if (flags.sink) {
+    sink = std::make_unique<SinkProcess>();
+    to_sink = std::make_unique<Connections>(sink->address(), NumConnections(flags));
+    Run(*to_sink, plan.SinkJobs(), pacing);  // warm
+  }
+  if (flags.rate == 0) MeasureIngest(server, plan, pacing, 0);  // warm
+  std::vector<double> sink_s, ingest_s, tail_s, total_s, latency_s;
+  uint64_t bytes = 0, tuples = 0;
+  for (int i = 0; i < flags.repetitions; ++i) {
+    if (to_sink != nullptr) sink_s.push_back(Run(*to_sink, plan.SinkJobs(), pacing).seconds);
+    const IngestRun run = MeasureIngest(server, plan, pacing, flags.duration_s);
+    ingest_s.push_back(run.outcome.seconds);
+    tail_s.push_back(run.tail_s);
+    total_s.push_back(run.total_s);
+    bytes += run.outcome.bytes;
+    tuples += run.outcome.tuples;
+    latency_s.insert(latency_s.end(), run.outcome.latency_s.begin(), run.outcome.latency_s.end());
+  }
+  // The mean of a run, by the time of the median run.
+  const auto per_second = [&](uint64_t sum, const std::vector<double>& seconds) {
+    return static_cast<double>(sum) / flags.repetitions / Median(seconds);
+  };
+  std::string json = absl::StrFormat(
+      R"("mode": "ingest", "streams": %d, "rounds": %d, "rate_per_s": %g, "ramp_s": %g, )"
+      R"("ingest_seconds": %s, "tail_seconds": %s, "total_seconds": %s, "bytes_per_s": %.0f, "tuples_per_s": %.0f, )"
+      R"("tail_share": %.4f, "submissions_per_s": %.1f, "latency": %s)",
+      flags.streams, plan.num_rounds(), flags.rate, flags.ramp_s, NumbersJson(ingest_s), NumbersJson(tail_s),
+      NumbersJson(total_s), per_second(bytes, ingest_s), per_second(tuples, ingest_s),
+      Median(tail_s) / Median(ingest_s), per_second(latency_s.size(), ingest_s), LatencyJson(latency_s));
+  if (to_sink != nullptr) {
+    const double sink_rate = static_cast<double>(plan.traffic().bytes) / Median(sink_s);
+    absl::StrAppendFormat(&json,
+                          R"(, "sink": {"seconds": %s, "bytes_per_s": %.0f, "share": %.4f, "share_with_merge": %.4f})",
+                          NumbersJson(sink_s), sink_rate, per_second(bytes, ingest_s) / sink_rate,
+                          per_second(bytes, total_s) / sink_rate);
+  }
+  return json;
 }
 
 void Measure(const Flags& flags) {
-  const Workload workload = Prepare(flags);
+  Workload workload = MakeWorkload(flags.workload, kSeed, flags.divide_clients);
   const WireForm form{flags.keys == "packed", flags.values == "float16"};
+  if (form.float16_values) RoundValuesToFloat16(workload);
   Plan plan(workload, flags.chunk_bytes, flags.whole_rounds > 0 ? 1 : flags.rounds, form);
-  Connections server(flags.target, flags.soak ? 1 : NumConnections(flags), flags.silence_s,
-                     flags.access);  // the soak opens its own connections
+  Connections server(flags.target, NumConnections(flags), flags.silence_s, flags.access);
   const std::string header = Header(flags, plan, server);
-  const std::string json = absl::StrCat("{", header, ", ", MeasureWhat(flags, plan, server), "}\n");
+  const std::string json = absl::StrCat(
+      "{", header, ", \"verified\": true, ",
+      flags.whole_rounds > 0 ? MeasureWholeRounds(flags, plan, server) : MeasureSubmissions(flags, plan, server),
+      "}\n");
   if (flags.out.empty()) {
     std::fputs(json.c_str(), stdout);
     return;
@@ -97,28 +165,20 @@ void Measure(const Flags& flags) {
 }  // namespace sparseagg::bench
 
 int main(int argc, char** argv) {
-  using sparseagg::bench::Flags;
   sparseagg::service::DisableMutexDeadlockDetection();
   CLI::App app(
       "Puts a server under load over real sockets, compares its results bit for bit with the engine in this process, "
-      "and writes one JSON object. The exit status is 1 for a wrong result, or a refusal without --allow-refusals.",
+      "and writes one JSON object. The exit status is 1 for a wrong result or a refusal.",
       "sparseagg-loadgen");
   app.set_version_flag("--version", std::string("sparseagg-loadgen ") + sparseagg::service::kVersion);
-  Flags flags;
+  sparseagg::bench::Flags flags;
   CLI::Option* target = app.add_option("--target", flags.target, "HOST:PORT of the server");
   CLI::Option* tls_ca = app.add_option("--tls-ca", flags.access.tls_ca, "use TLS: PEM file of the server's authority");
   app.add_option("--token-file", flags.access.token_file, "file with the bearer token")->needs(tls_ca);
-  app.add_option("--workload", flags.workload, "A to H, see bench/common/workloads.cc")
-      ->check(CLI::IsMember({"A", "B", "C", "D", "E", "F", "G", "H"}))
+  app.add_option("--workload", flags.workload, "A to M, D48 and D64, see bench/common/workloads.cc")
       ->capture_default_str();
   app.add_option("--divide-clients", flags.divide_clients, "divide the number of clients by this")
       ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--split", flags.split,
-                 "make several clients of each one, with so many tuples each; not for workload H")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--numerics", flags.numerics, "canonical or fixed_point")
-      ->check(CLI::IsMember({"canonical", "fixed_point"}))
       ->capture_default_str();
   app.add_option("--keys", flags.keys,
                  "plain, or packed (DELTA_BITPACKED), which needs sorted keys: not for workload D")
@@ -127,9 +187,6 @@ int main(int argc, char** argv) {
   app.add_option("--values", flags.values, "float32, or float16: rounds the values of the workload first")
       ->check(CLI::IsMember({"float32", "float16"}))
       ->capture_default_str();
-  CLI::Option* against_plain =
-      app.add_flag("--against-plain", flags.against_plain,
-                   "between runs, also send the same tuples with plain keys and float32 values");
   app.add_option("--chunk-bytes", flags.chunk_bytes, "encoded keys and values per message")->capture_default_str();
   app.add_option("--streams", flags.streams, "concurrent submissions, without --rate")
       ->check(CLI::PositiveNumber)
@@ -145,59 +202,41 @@ int main(int argc, char** argv) {
              "--rate", flags.rate,
              "submissions per second, each started on time even if earlier ones are late; rounds stay open to the end")
           ->check(CLI::NonNegativeNumber);
-  app.add_option("--duration", flags.duration_s,
-                 "seconds; with --rate completes the last pass over all clients, with --soak the last rounds")
+  app.add_option("--duration", flags.duration_s, "seconds, with --rate; the last pass over all clients is completed")
       ->capture_default_str();
   app.add_option("--ramp", flags.ramp_s, "seconds over which the rate grows from 0, or the streams are started")
       ->check(CLI::NonNegativeNumber);
-  CLI::Option* whole_rounds = app.add_option("--whole-rounds", flags.whole_rounds,
-                                             "measure this many rounds, one after the other, each from its creation to "
-                                             "the last page of the result; all "
-                                             "clients submit at once")
-                                  ->check(CLI::NonNegativeNumber);
-  CLI::Option* soak = app.add_flag(
-      "--soak", flags.soak,
-      "run rounds with good clients among bad ones: of the connections (default 200) a quarter each is good, stalls, "
-      "disappears in mid-stream, and sends garbage; --rate limits the good submissions per second (default 20)");
-  app.add_option("--batch", flags.batch,
-                 "clients in one call: measures submissions in batches, with plain keys and values")
-      ->check(CLI::Range(1, 16384))
-      ->excludes(rate)
-      ->excludes(whole_rounds)
-      ->excludes(soak)
-      ->excludes(against_plain);
-  app.add_option("--server-pid", flags.server_pid, "with --soak: process on this machine whose memory to sample");
+  app.add_option("--whole-rounds", flags.whole_rounds,
+                 "measure this many rounds, one after the other, each from its creation to the last page of the "
+                 "result; all clients submit at once")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--repetitions", flags.repetitions, "timed runs; the report has their medians")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option(
-         "--sink", flags.sinks,
-         "raw, typed or both: between runs, also send to a gRPC server in another process that drops the bytes of "
-         "messages (raw), or parses and drops them (typed)")
-      ->check(CLI::IsMember({"raw", "typed"}))
+  app.add_flag("--sink", flags.sink,
+               "between runs, also send to a gRPC server in another process that drops the bytes of messages")
       ->excludes(rate);
   app.add_option(
          "--silence", flags.silence_s,
          "seconds without data from the server before a keepalive ping, and from the ping to the failure of the call")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_flag(
-         "--allow-refusals", flags.allow_refusals,
-         "count refused submissions instead of failing; rounds must still count exactly the acknowledged submissions, "
-         "but after a refusal not every result is compared, and \"verified\" is false")
-      ->excludes(whole_rounds)
-      ->excludes(soak);
   app.add_option("--out", flags.out, "JSON file to write, instead of standard output");
-  app.add_option("--serve-sink", flags.serve_sink, "run as the server of --sink, until standard input ends")
-      ->check(CLI::IsMember({"raw", "typed"}))
-      ->excludes(target);
-  tls_ca->excludes(soak);  // its bad clients have none
-  against_plain->excludes(whole_rounds)->excludes(soak);
+  bool serve_sink = false;
+  app.add_flag("--serve-sink", serve_sink, "run as the server of --sink, until standard input ends")->excludes(target);
+  std::string folder;
+  app.add_option("--export", folder, "measure nothing, but write the workload's arrays into this folder");
   CLI11_PARSE(app, argc, argv);
   try {
-    if (!flags.serve_sink.empty()) return sparseagg::bench::ServeSink(sparseagg::bench::KindOf(flags.serve_sink));
-    if (flags.target.empty()) throw std::runtime_error("--target is missing");
-    sparseagg::bench::Measure(flags);
+    using namespace sparseagg::bench;
+    if (serve_sink) return ServeSink();
+    if (!folder.empty()) {
+      ExportWorkload(MakeWorkload(flags.workload, kSeed, flags.divide_clients), folder);
+    } else if (flags.target.empty()) {
+      throw std::runtime_error("--target is missing");
+    } else {
+      Measure(flags);
+    }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "sparseagg-loadgen: %s\n", error.what());
     return 1;

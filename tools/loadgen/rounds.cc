@@ -29,13 +29,7 @@ v1::RoundSpec EncodeSpec(const TensorSpec& spec) {
   tensor->set_dtype(v1::DTYPE_FLOAT32);
   tensor->set_num_rows(spec.num_rows);
   tensor->set_row_width(spec.row_width);
-  v1::AggregationSpec* aggregation = wire.mutable_aggregation();
-  aggregation->set_op(v1::OP_SUM);
-  if (spec.aggregation.numerics == Numerics::kFixedPoint) {
-    aggregation->set_numerics(v1::NUMERICS_FIXED_POINT);
-    aggregation->set_value_bound(spec.aggregation.value_bound);
-    wire.set_max_submissions(spec.aggregation.max_submissions);
-  }
+  wire.mutable_aggregation()->set_op(v1::OP_SUM);
   return wire;
 }
 
@@ -190,7 +184,7 @@ void Plan::Verify(size_t round, const std::string& name, const std::vector<v1::R
   if (!difference.empty()) throw std::runtime_error(absl::StrCat("wrong result of ", name, ": ", difference));
 }
 
-IngestRun MeasureIngest(Connections& connections, Plan& plan, const Pacing& pacing, double duration_s, bool verify) {
+IngestRun MeasureIngest(Connections& connections, Plan& plan, const Pacing& pacing, double duration_s) {
   Rounds rounds(connections, plan.workload().spec);
   const size_t passes = NumPasses(plan, pacing, duration_s);
   std::vector<std::string> names;
@@ -209,8 +203,7 @@ IngestRun MeasureIngest(Connections& connections, Plan& plan, const Pacing& paci
   run.total_s = end - begin;
 
   CheckCounts(ended, run.outcome);
-  run.verified = verify && run.outcome.refused.empty();
-  for (size_t i = 0; run.verified && i < names.size(); ++i) plan.Verify(i, names[i], rounds.Read(names[i]));
+  for (size_t i = 0; i < names.size(); ++i) plan.Verify(i, names[i], rounds.Read(names[i]));
   for (const std::string& name : names) rounds.Delete(name);
   return run;
 }
@@ -229,7 +222,6 @@ std::vector<double> MeasureRounds(Connections& connections, Plan& plan, int coun
     const v1::Round ended = rounds.AwaitDone(name);
     const std::vector<v1::ResultPage> pages = rounds.Read(name);
     seconds.push_back(Now() - begin);
-    if (!outcome.refused.empty()) throw std::runtime_error("refused: " + outcome.refused.begin()->second.first_message);
     CheckCounts({ended}, outcome);
     plan.Verify(0, name, pages);
     rounds.Delete(name);

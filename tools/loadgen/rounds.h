@@ -62,13 +62,12 @@ struct IngestRun {
   Outcome outcome;
   double tail_s = 0;   // from the first close until all results are ready
   double total_s = 0;  // from the first submission until all results are ready
-  bool verified = false;
 };
 
-// Submits all clients of the plan once, or, with a rate, as often as `duration_s` takes. With `verify`, and if nothing
-// was refused, compares all results bit for bit. Errors: std::runtime_error if the counts of the rounds differ from the
-// acknowledged submissions, or a result is wrong.
-IngestRun MeasureIngest(Connections& connections, Plan& plan, const Pacing& pacing, double duration_s, bool verify);
+// Submits all clients of the plan once, or, with a rate, as often as `duration_s` takes, and compares all results bit
+// for bit. Errors: std::runtime_error for a refused submission, for counts of the rounds that differ from the
+// acknowledged submissions, and for a wrong result.
+IngestRun MeasureIngest(Connections& connections, Plan& plan, const Pacing& pacing, double duration_s);
 
 // Runs `count` rounds, one after the other; all clients submit at once. Verifies all results.
 // Returns: for each round, the seconds from CreateRound to the last page of the result.

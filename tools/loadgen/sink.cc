@@ -25,28 +25,9 @@ extern char** environ;
 namespace sparseagg::bench {
 namespace {
 
-class TypedReactor final : public grpc::ServerReadReactor<v1::UpdateChunk> {
+class SinkReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
-  TypedReactor() { StartRead(&chunk_); }
-
-  void OnReadDone(bool ok) override { ok ? StartRead(&chunk_) : Finish(grpc::Status::OK); }
-  void OnDone() override { delete this; }
-
- private:
-  v1::UpdateChunk chunk_;
-};
-
-class TypedService final : public v1::Aggregation::CallbackService {
- public:
-  grpc::ServerReadReactor<v1::UpdateChunk>* SubmitUpdate(grpc::CallbackServerContext*,
-                                                         v1::CommitSubmissionResponse*) override {
-    return new TypedReactor;
-  }
-};
-
-class RawReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
- public:
-  explicit RawReactor(grpc::ByteBuffer* response) : response_(*response) { StartRead(&chunk_); }
+  explicit SinkReactor(grpc::ByteBuffer* response) : response_(*response) { StartRead(&chunk_); }
 
   void OnReadDone(bool ok) override {
     if (ok) {
@@ -63,28 +44,23 @@ class RawReactor final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
   grpc::ByteBuffer chunk_;
 };
 
-class RawService final : public v1::Aggregation::WithRawCallbackMethod_SubmitUpdate<v1::Aggregation::Service> {
+class SinkService final : public v1::Aggregation::WithRawCallbackMethod_SubmitUpdate<v1::Aggregation::Service> {
  public:
   grpc::ServerReadReactor<grpc::ByteBuffer>* SubmitUpdate(grpc::CallbackServerContext*,
                                                           grpc::ByteBuffer* response) override {
-    return new RawReactor(response);
+    return new SinkReactor(response);
   }
 };
 
-std::unique_ptr<grpc::Service> MakeService(SinkKind kind) {
-  if (kind == SinkKind::kTyped) return std::make_unique<TypedService>();
-  return std::make_unique<RawService>();
-}
-
 }  // namespace
 
-int ServeSink(SinkKind kind) {
-  const std::unique_ptr<grpc::Service> service = MakeService(kind);
+int ServeSink() {
+  SinkService service;
   grpc::ServerBuilder builder;
   service::ConfigureTransport(service::Limits{.max_message_bytes = 0}, builder);
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(service.get());
+  builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || port == 0) return 1;
   std::printf("listening grpc=127.0.0.1:%d\n", port);
@@ -95,7 +71,7 @@ int ServeSink(SinkKind kind) {
   return 0;
 }
 
-SinkProcess::SinkProcess(SinkKind kind) {
+SinkProcess::SinkProcess() {
   std::array<int, 2> in;
   std::array<int, 2> out;
   if (pipe2(in.data(), O_CLOEXEC) != 0 || pipe2(out.data(), O_CLOEXEC) != 0) throw std::runtime_error("no pipes");
@@ -105,8 +81,7 @@ SinkProcess::SinkProcess(SinkKind kind) {
   posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
   std::string program = "/proc/self/exe";
   std::string flag = "--serve-sink";
-  std::string name = kind == SinkKind::kRaw ? "raw" : "typed";
-  char* argv[] = {program.data(), flag.data(), name.data(), nullptr};
+  char* argv[] = {program.data(), flag.data(), nullptr};
   const int failed = posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv, environ);
   posix_spawn_file_actions_destroy(&actions);
   close(in[0]);

@@ -1,4 +1,5 @@
-// The sink: a bare gRPC server with the settings of sparseagg-server, which drops the submissions that it receives.
+// The sink: a bare gRPC server with the settings of sparseagg-server, which drops the bytes of the submissions that it
+// receives.
 #ifndef SPARSEAGG_TOOLS_LOADGEN_SINK_H_
 #define SPARSEAGG_TOOLS_LOADGEN_SINK_H_
 
@@ -8,21 +9,15 @@
 
 namespace sparseagg::bench {
 
-// How much a sink does.
-enum class SinkKind {
-  kRaw,    // drops the bytes of messages
-  kTyped,  // parses messages into v1.UpdateChunk, then drops them
-};
-
 // Serves on a free port of the loopback interface, prints "listening grpc=ADDRESS", and returns when standard input
 // ends.
-int ServeSink(SinkKind kind);
+int ServeSink();
 
 // A process of this program that runs ServeSink.
 class SinkProcess {
  public:
-  explicit SinkProcess(SinkKind kind);  // throws std::runtime_error if the process does not start
-  ~SinkProcess();                       // ends the process
+  SinkProcess();   // throws std::runtime_error if the process does not start
+  ~SinkProcess();  // ends the process
   SinkProcess(const SinkProcess&) = delete;
   SinkProcess& operator=(const SinkProcess&) = delete;
 

@@ -120,22 +120,6 @@ void RoundValuesToFloat16(Workload& workload) {
   }
 }
 
-void SplitClients(Workload& workload, uint64_t tuples) {
-  std::vector<ClientArrays> parts;
-  const auto part_of = [tuples](const auto& column, size_t begin, size_t width) {
-    const auto at = [&](size_t tuple) { return column.begin() + std::min(tuple * width, column.size()); };
-    return std::decay_t<decltype(column)>(at(begin), at(begin + tuples));
-  };
-  for (const ClientArrays& client : workload.clients) {
-    const size_t count = std::max(client.narrow_keys.size(), client.wide_keys.size());
-    for (size_t begin = 0; begin < count; begin += tuples) {
-      parts.push_back({part_of(client.narrow_keys, begin, 1), part_of(client.wide_keys, begin, 1),
-                       part_of(client.values, begin, workload.spec.row_width), client.weight});
-    }
-  }
-  workload.clients = std::move(parts);
-}
-
 Traffic MakeTraffic(const Workload& workload, uint64_t chunk_bytes, const WireForm& form) {
   const TensorSpec& spec = workload.spec;
   Traffic traffic;
@@ -301,7 +285,9 @@ class Load {
   Outcome Wait() {
     std::unique_lock lock(mu_);
     while (num_done_ < jobs_.size()) changed_.wait(lock);
-    return outcome_;
+    if (num_refused_ == 0) return outcome_;
+    throw std::runtime_error(absl::StrCat(num_refused_, " submissions were refused, the first with code ",
+                                          first_refusal_.error_code(), ": ", first_refusal_.error_message()));
   }
 
  private:
@@ -311,9 +297,8 @@ class Load {
       outcome_.bytes += jobs_[job].submission->bytes;
       outcome_.tuples += jobs_[job].submission->tuples;
       outcome_.latency_s.push_back(latency_s);
-    } else {
-      Refusals& refusals = outcome_.refused[status.error_code()];
-      if (++refusals.count == 1) refusals.first_message = status.error_message();
+    } else if (++num_refused_ == 1) {
+      first_refusal_ = status;
     }
     outcome_.seconds = std::max(outcome_.seconds, now - begin_);
     if (++num_done_ == jobs_.size()) changed_.notify_all();
@@ -326,6 +311,8 @@ class Load {
   std::condition_variable changed_;
   size_t next_ = 0;
   size_t num_done_ = 0;
+  size_t num_refused_ = 0;
+  grpc::Status first_refusal_;
   Outcome outcome_;
 };
 

@@ -9,7 +9,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,9 +41,6 @@ struct WireForm {
 // Rounds the values of the workload to float16, so that FLOAT16 encodes them exactly.
 // Errors: std::invalid_argument if a value is beyond the range of float16.
 void RoundValuesToFloat16(Workload& workload);
-
-// Makes several clients of each one, with `tuples` tuples each, or fewer.
-void SplitClients(Workload& workload, uint64_t tuples);
 
 // Encodes the updates in chunks of about `chunk_bytes` encoded keys and values, and at least one tuple.
 // Errors: std::invalid_argument if `form` cannot represent the keys or values exactly.
@@ -102,25 +98,19 @@ struct Pacing {
   double ramp_s = 0;      // the time over which streams are added, or the rate grows from 0
 };
 
-// Refused submissions with one code.
-struct Refusals {
-  uint64_t count = 0;
-  std::string first_message;
-};
-
 // The measurements of one run.
 struct Outcome {
   double seconds = 0;  // from the start of the first to the end of the last
-  uint64_t bytes = 0;  // of acknowledged submissions; so are the next two
+  uint64_t bytes = 0;
   uint64_t tuples = 0;
   std::vector<double> latency_s;
-  std::map<int, Refusals> refused;  // by code
 };
 
 // Returns: when submission `i` is due, in seconds after the start.
 double DueTime(const Pacing& pacing, size_t i);
 
 // Sends all jobs and waits for the answers. Not thread-safe on the same connections.
+// Errors: std::runtime_error with the first refusal, when all jobs have ended.
 Outcome Run(Connections& connections, const std::vector<Job>& jobs, const Pacing& pacing);
 
 }  // namespace sparseagg::bench

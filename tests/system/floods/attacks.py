@@ -287,6 +287,32 @@ def unfinished_batches(address: Address) -> None:
     flood(address, batches, connections=30)
 
 
+def abandoned_uploads(address: Address) -> None:
+    """Uploads to an open round that bring 256 KiB and begin another message, stall, and vanish with their connection:
+    20 on each of 30 connections."""
+    import sparseagg as sa
+    from sparseagg.v1 import aggregation_pb2 as pb
+
+    with sa.Client(f"{address[0]}:{address[1]}", tls=False) as client:
+        opened = client.create_round(sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=1 << 20)])).name
+
+    def upload(stream: int) -> bytes:
+        tuples = pb.TensorSlice(
+            tensor="t",
+            key_encoding=pb.KEY_ENCODING_U32,
+            value_encoding=pb.VALUE_ENCODING_FLOAT32,
+            keys=bytes(1 << 17),
+            values=bytes(1 << 17),
+        )
+        chunk = pb.UpdateChunk(round=opened, client_id=f"c{stream}", submission_id="s", slices=[tuples])
+        message = chunk.SerializeToString()
+        data = b"\x00" + len(message).to_bytes(4, "big") + message + b"\x00" + (1 << 20).to_bytes(4, "big") + bytes(600)
+        parts = (data[at : at + (1 << 14)] for at in range(0, len(data), 1 << 14))
+        return frame(HEADERS, END_HEADERS, stream, SUBMIT) + b"".join(frame(DATA, 0, stream, part) for part in parts)
+
+    flood(address, lambda: (upload(stream) for stream in itertools.islice(streams(), 20)), connections=30)
+
+
 def lying_batches(address: Address) -> None:
     """Batches of 10,000 clients that announce 2^32 - 1 tuples each and bring 25,000 in all, and batches of keys that
     need no bytes: 1024 of each client."""
@@ -330,7 +356,8 @@ ATTACKS: dict[str, Callable[[Address], None]] = {
     for attack in (
         rapid_reset, rapid_reset_unread, unknown_methods, cancelled_calls, continuation, long_string, zero_varint,
         big_headers, idle, no_message, health_watches, settings, settings_toggle, pings, priorities, small_windows,
-        empty_data, unknown_frames, unread_results, unfinished_batches, lying_batches,
+        empty_data, unknown_frames, unread_results, unfinished_batches, abandoned_uploads,
+        lying_batches,
     )
 }  # fmt: skip
 
