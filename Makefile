@@ -326,7 +326,7 @@ TIDY_SOURCES = $(filter $(TIDY_FOLDERS:%=%/%.cc),$(if $(TIDY_BASE),$(wildcard $(
 .PHONY: check
 check: lint-format lint-modules lint-python build/dev/.with-python ## what to run before a commit (3 minutes): form, the build, and a client's tests
 	cmake --build --preset dev --target sparseagg-server sparseagg_python
-	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(PYTEST) -q tests/python/every_address tests/python/test_reference.py $(PYTEST_ARGS)
+	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(PYTEST) -q tests/python/every_address tests/python/local/test_engine.py $(PYTEST_ARGS)
 
 .PHONY: lint lint-format lint-modules lint-python lint-deploy lint-tidy
 lint: lint-format lint-modules lint-python lint-deploy lint-tidy ## every check of form, and clang-tidy

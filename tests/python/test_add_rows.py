@@ -18,14 +18,6 @@ from test_shapes import result
 SEED = 26
 
 
-def test_rows_are_added_where_they_are_and_nowhere_else() -> None:
-    target = np.arange(10, dtype=np.float32).reshape(5, 2)
-    result([1, 3], [[1, 2], [3, 4]], 5, 2).add_to(target)
-    assert target.tolist() == [[0, 1], [3, 5], [4, 5], [9, 11], [8, 9]]
-    result([0], [[2, 4]], 5, 2).add_to(target, alpha=-0.5)
-    assert target[0].tolist() == [-1, -1]
-
-
 def test_rows_no_key_names_keep_their_bits() -> None:
     target = np.array([-0.0, np.nan, 1.0], np.float32)
     before = target.tobytes()

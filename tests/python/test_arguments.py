@@ -17,7 +17,6 @@ from fake_libraries import FakeTorch
 TENSOR = sa.TensorSpec("v", "float32", num_rows=10)
 SPEC = sa.RoundSpec([TENSOR], weighting="by_weight")
 UPDATE = {"v": ([1], [1.0])}
-SURROGATE = "\udcff"  # as in the name of a file that is not in UTF-8
 WEIGHTS = [10**400, fractions.Fraction(10**400), 10**5000]
 
 
@@ -50,7 +49,6 @@ def test_spec_of_what_no_field_can_hold_names_field_and_value(options: dict[str,
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"name": SURROGATE}, r"a tensor's name must be a string that UTF-8 can encode, got '\\udcff'"),
         ({"name": 5}, "a tensor's name must be a string, got 5"),
         ({"name": None}, "a tensor's name must be a string, got None"),
         ({"name": b"v"}, "a tensor's name must be a string, got b'v'"),
@@ -127,13 +125,12 @@ def test_weight_beyond_float64_is_refused(client: sa.Client, weight: Any) -> Non
 @pytest.mark.parametrize(
     ("client_id", "text"),
     [
-        (SURROGATE, r"got '\\udcff'"),
         (5.0, "got 5.0"),
         (True, "got True"),
         (10**5000, "got int with"),
         (None, "got None"),
     ],
-    ids=range(5),
+    ids=range(4),
 )
 def test_client_id_that_is_no_text_is_refused(client: sa.Client, client_id: Any, text: str) -> None:
     opened = client.create_round(SPEC)
@@ -171,7 +168,7 @@ def test_client_id_that_is_an_integer_is_its_decimal_text(client: sa.Client, sev
         sa.aggregate({seven: (keys, rows[0]), "7": (keys, rows[1])}, spec)
 
 
-@pytest.mark.parametrize(("name", "text"), [(SURROGATE, r"got '\\udcff'"), (5, "got 5"), (np.int64(5), "got .*5")])
+@pytest.mark.parametrize(("name", "text"), [(5, "got 5"), (np.int64(5), "got .*5")])
 def test_names_that_are_no_text_are_refused(client: sa.Client, name: Any, text: str) -> None:
     opened = client.create_round(SPEC)
     for use, what in (
@@ -216,30 +213,6 @@ def test_weight_of_a_pair_that_is_no_number_is_refused(client: sa.Client, update
     for aggregate in (client.aggregate, sa.aggregate):
         with pytest.raises(sa.InvalidArgumentError, match=r"client '0{20}': a weight must be a number, got"):
             aggregate([(update, weight)], SPEC)
-
-
-class Broken:
-    """What a library may have that fails when it is looked at."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        raise RuntimeError("no shape today")
-
-
-def test_what_fails_when_it_is_looked_at_is_refused(client: sa.Client) -> None:
-    for aggregate in (client.aggregate, sa.aggregate):
-        with pytest.raises(sa.InvalidArgumentError, match=r"client '0{20}': a weight must be a number, got <"):
-            aggregate([(UPDATE, Broken())], SPEC)
-
-
-@pytest.mark.parametrize(
-    ("pair", "part"), [(([[1], [2, 3]], [1.0]), "keys"), (([1, 2], [[1.0], [2.0, 3.0]]), "rows")], ids=["keys", "rows"]
-)
-def test_keys_or_rows_that_cannot_be_read_are_named(client: sa.Client, pair: Any, part: str) -> None:
-    for aggregate in (client.aggregate, sa.aggregate):
-        text = f"^client '0{{20}}': tensor 'v': cannot read {part} of builtins.list: .*inhomogeneous"
-        with pytest.raises(sa.InvalidArgumentError, match=text):
-            aggregate([{"v": pair}], sa.RoundSpec([TENSOR]))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Random rounds and streams by every entrance, and by every auditor, with the bits of the reference.
+"""Random rounds and streams by every entrance, and by every auditor, with the bits of the reference (tests/support).
+
+The golden vectors (wire/test_golden.py) hold the reference to what it has always said.
 
 SPARSEAGG_TEST_CASES=5000 for more, SPARSEAGG_TEST_SEED to begin elsewhere; a failure prints its seed.
 """
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator
 import grpc
 import numpy as np
 import pytest
+import reference
 import sparseagg as sa
 from every_client import digest
 from google.protobuf import json_format
@@ -296,3 +299,24 @@ def test_every_entrance_and_auditor_has_the_bits_of_the_reference(
         if factors <= {0.0, 1.0} and factors != {0.0} and not has_clips(case.spec):
             found["cluster"] = outcome(expected, lambda: by_cluster(cluster, case, one_by_one))
     assert len({str(each) for each in found.values()}) == 1, found
+
+
+def test_differences_finds_every_kind():
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)], return_counts=True, return_weights=True)
+    updates = {"a": reference.Update({"v": ([1, 2], [[1.0], [2.0]])})}
+
+    def result(**changes):
+        good = {"keys": np.array([1, 2], np.uint32), "values": np.array([1, 2], np.float32)}
+        good.update(counts=np.array([1, 1], np.uint32), weights=np.array([1.0, 1.0]))
+        tensor = sa.TensorResult("v", "sparse", "float32", 10, 1, fixed_point_shift=None, **{**good, **changes})
+        return {"v": tensor}
+
+    assert reference.differences(spec, updates, result()) == []
+    for changes, word in (
+        ({"keys": np.array([1, 3], np.uint32)}, "keys"),
+        ({"values": np.nextafter(np.array([1, 2], np.float32), np.float32(9))}, "values"),
+        ({"counts": np.array([1, 2], np.uint32)}, "counts"),
+        ({"weights": np.array([1.0, 1.5])}, "weights"),
+    ):
+        (difference,) = reference.differences(spec, updates, result(**changes))
+        assert word in difference

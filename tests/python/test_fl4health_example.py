@@ -47,28 +47,6 @@ def test_mean_has_the_numbers_of_fl4health(coo, seed: int) -> None:
         np.testing.assert_allclose(ours[name].values, part.values, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("op", ["mean", "coordinate_mean"])
-def test_order_of_clients_changes_no_bit(coo, op: str) -> None:
-    updates = random_updates(coo, 21)
-    expected = [array.tobytes() for array in coo.merge(updates, op)]
-    for _ in range(5):
-        updates = [*updates[2:], *updates[:2]]
-        assert [array.tobytes() for array in coo.merge(updates, op)] == expected
-
-
-def test_parameters_are_averaged_over_the_clients_that_sent_them(coo) -> None:
-    updates = random_updates(coo, 22)
-    for name, part in coo.unpack(coo.merge(updates)).items():
-        for index, value in zip(part.indices.tolist(), part.values):
-            total = weights = 0.0
-            for _, packed, examples in updates:
-                sent = coo.unpack(packed).get(name)
-                at = [] if sent is None else np.flatnonzero((sent.indices == index).all(axis=1))
-                if len(at):
-                    total, weights = total + examples * float(sent.values[at[0]]), weights + examples
-            assert value == pytest.approx(total / weights, rel=1e-6)
-
-
 def test_lists_of_another_form_are_refused(coo) -> None:
     packed = coo.pack({"w": coo.Part(np.ones(1, np.float32), np.array([[4]]), (5,))})
     other = coo.pack({"w": coo.Part(np.ones(1, np.float32), np.array([[4]]), (6,))})

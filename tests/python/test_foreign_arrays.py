@@ -71,32 +71,11 @@ def test_tensor_data_tensor_flow_is_read_by_indices():
     assert rows_of(tensor_data(tensor("float64"), (FakeTensorFlow([1]), FakeTensorFlow([0.1])))) == {1: [0.1]}
 
 
-@pytest.mark.parametrize("make", [scipy.sparse.csr_matrix, scipy.sparse.csc_matrix, scipy.sparse.coo_array])
-def test_tensor_data_scipy_matrix_keeps_stored_entries(make):
-    matrix = scipy.sparse.coo_array(([1.0, 0.0, 2.0, 3.0], ([0, 2, 4, 4], [1, 0, 0, 1])), shape=(10, 2))
-    data = tensor_data(tensor(row_width=2), make(matrix))
-    assert rows_of(data) == {0: [0.0, 1.0], 2: [0.0, 0.0], 4: [2.0, 3.0]}  # the stored zero touches its key
-
-
 def test_tensor_data_scipy_duplicates_stay_separate_rows():
     matrix = scipy.sparse.coo_array(([1.0, 2.0, 4.0, 8.0], ([3, 3, 3, 3], [1, 1, 0, 1])), shape=(10, 2))
     data = tensor_data(tensor(row_width=2), matrix)
     assert data.keys.tolist() == [3, 3, 3]
     assert data.values.tolist() == [[4.0, 1.0], [0.0, 2.0], [0.0, 8.0]]
-
-
-def test_tensor_data_scipy_entries_in_any_order_make_the_same_rows():
-    rng = np.random.default_rng(7)
-    keys, columns = rng.integers(0, 40, 500), rng.integers(0, 3, 500)
-    matrix = scipy.sparse.coo_array((rng.integers(1, 100, 500), (keys, columns)), shape=(40, 3))
-    expected = {key: row for key, row in enumerate(matrix.toarray().tolist()) if any(row)}
-    data = tensor_data(tensor("int64", 40, 3), matrix)
-    assert rows_of(data) == expected
-    assert np.all(np.diff(data.keys.astype(np.int64)) >= 0)
-    for ordered in (matrix.tocsr(), matrix.tocsc()):
-        data = tensor_data(tensor("int64", 40, 3), ordered)
-        assert data.keys.tolist() == list(expected)
-        assert data.values.tolist() == list(expected.values())
 
 
 @pytest.mark.parametrize("shape", [(10, 1), (1, 10)])
@@ -120,12 +99,6 @@ def test_tensor_data_coordinates_outside_the_shape_are_refused(indices, words):
     sparse = FakeTorch(indices=indices, values=[1.0, 2.0], shape=(10, 2))
     with pytest.raises(sa.InvalidArgumentError, match=f"'v': {words}"):
         tensor_data(tensor(row_width=2), sparse)
-
-
-def test_tensor_data_sparse_of_another_shape_is_refused():
-    for matrix in (scipy.sparse.csr_matrix((11, 2)), scipy.sparse.coo_matrix((2**40, 2**40))):
-        with pytest.raises(sa.InvalidArgumentError, match="does not fit num_rows 10 × row_width 2"):
-            tensor_data(tensor(row_width=2), matrix)
 
 
 @pytest.mark.parametrize("shape", [(2, 6), (3, 4), (4, 3), (1, 12), (12, 1)])
@@ -295,13 +268,6 @@ def test_what_numpy_would_misread_is_refused(thing, words):
         tensor_data(tensor(num_rows=2), ([0, 1], thing))
     with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': cannot read keys of "):
         tensor_data(tensor(num_rows=2), (thing, [1.0, 2.0]))
-
-
-@pytest.mark.parametrize(
-    "thing", [[1.0, 2.0], (1, 2), collections.deque([1.0, 2.0]), range(1, 3), memoryview(np.ones(2))]
-)
-def test_sequences_of_numbers_are_arrays(thing):
-    assert tensor_data(tensor(num_rows=2), ([0, 1], thing)).values.reshape(-1).tolist() == list(thing)
 
 
 def test_lists_of_arrays_are_arrays():

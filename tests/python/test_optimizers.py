@@ -79,31 +79,6 @@ def test_steps_are_those_of_the_equations(kind: str, dense: bool) -> None:
     assert table.tolist() == [[references[key, column].x for column in range(WIDTH)] for key in range(NUM_ROWS)]
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_absent_rows_move_in_the_dense_form_only(kind: str) -> None:
-    tables = {dense: np.ones((NUM_ROWS, WIDTH), np.float32) for dense in (False, True)}
-    for dense, table in tables.items():
-        optimizer = OPTIMIZERS[kind](dense=dense)
-        optimizer.step("v", table, merged([2, 5], np.ones((2, WIDTH))))
-        before = table.copy()
-        optimizer.step("v", table, merged([5], np.ones((1, WIDTH))))
-        moved = np.flatnonzero((table != before).any(axis=1)).tolist()
-        has_momentum = kind != "fedadagrad"
-        assert moved == ([2, 5] if dense and has_momentum else [5]), (kind, dense)
-
-
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_a_row_that_is_always_present_moves_as_in_the_dense_form(kind: str) -> None:
-    tables = {dense: np.ones((NUM_ROWS, WIDTH), np.float32) for dense in (False, True)}
-    for dense, table in tables.items():
-        optimizer = OPTIMIZERS[kind](dense=dense)
-        for keys, rows in random_deltas(3):
-            present = np.union1d(keys, [4])
-            rows = np.resize(rows, (len(present), WIDTH))
-            optimizer.step("v", table, merged(present, rows))
-    assert tables[False][4].tobytes() == tables[True][4].tobytes()
-
-
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_pickled_state_continues_with_the_same_bits(kind: str, dtype: type) -> None:
@@ -173,14 +148,6 @@ def test_targets_of_any_shape_are_stepped(shape: tuple[int, ...]) -> None:
     spec = sa.RoundSpec([sa.TensorSpec("v", "float64", num_rows=table.size)])  # element by element
     FedAvgM().step("v", table, sa.aggregate([([0], [2.0])], spec)["v"])
     assert table.reshape(-1)[0] == 3
-
-
-def test_empty_steps_change_no_row() -> None:
-    optimizer, table = FedAdam(), np.ones((NUM_ROWS, WIDTH), np.float32)
-    for _ in range(2):
-        optimizer.step("v", table, merged([], np.empty((0, WIDTH))))
-        optimizer.step("v", table, (np.empty(0, np.int64), np.empty((0, WIDTH))))
-    assert (table == 1).all()
 
 
 def test_step_rows_is_step_without_the_table() -> None:

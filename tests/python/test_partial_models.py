@@ -61,30 +61,6 @@ def test_training_without_the_bias_is_faster(lora, monkeypatch: pytest.MonkeyPat
     assert accuracy["mean"] + 0.01 < accuracy["coordinate_mean"] < accuracy["product"], accuracy
 
 
-def padded_and_counted(parts: list[np.ndarray], weights: list[float], shape: tuple[int, int]) -> np.ndarray:
-    """Flower's issue 2037 (HeteroFL): pads with zeros, and divides each cell by the weights of those that have it."""
-    total, present = np.zeros(shape), np.zeros(shape)
-    for part, weight in zip(parts, weights):
-        corner = tuple(slice(length) for length in part.shape)
-        total[corner] += weight * part
-        present[corner] += weight
-    return np.divide(total, present, out=np.zeros(shape), where=present > 0)
-
-
-def test_smaller_models_are_averaged_cell_by_cell() -> None:
-    rng = np.random.default_rng(5)
-    shape, weights = (8, 6), [5.0, 2.0, 3.0]
-    parts = [rng.standard_normal(size) for size in ((8, 6), (4, 3), (2, 5))]
-    cells = np.arange(48).reshape(shape)
-    spec = sa.RoundSpec([sa.TensorSpec("w", "float64", num_rows=48)], op="coordinate_mean", weighting="by_weight")
-    updates = []
-    for part, weight in zip(parts, weights):
-        keys = cells[: part.shape[0], : part.shape[1]].reshape(-1)
-        updates.append(({"w": (keys, part.reshape(-1))}, weight))
-    merged = sa.aggregate(updates, spec)["w"].dense().reshape(shape)
-    np.testing.assert_allclose(merged, padded_and_counted(parts, weights, shape), rtol=1e-14)
-
-
 def test_layers_that_a_client_lacks_are_averaged_over_the_others() -> None:
     tensors = [sa.TensorSpec("shared", "float32", num_rows=2, op="mean"), sa.TensorSpec("head", "float32", num_rows=3)]
     spec = sa.RoundSpec(tensors, op="coordinate_mean", weighting="by_weight", return_counts=True)

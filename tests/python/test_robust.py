@@ -60,11 +60,6 @@ def test_krum_chooses_what_the_dense_rule_does(seed):
     assert worst == pytest.approx(sorted(expected)[m - 1], rel=TOLERANCE, abs=1e-9)
 
 
-def test_krum_of_equal_scores_takes_the_lowest_ids():
-    assert robust.krum(inspection_of(np.ones((5, 2))), 1)["client 00"] == 1
-    assert robust.multi_krum(inspection_of(np.ones((5, 2))), 1, 2).weights.tolist() == [1, 1, 0, 0, 0]
-
-
 def mean_distance(vectors: np.ndarray, point: np.ndarray) -> float:
     return float(np.mean([np.linalg.norm(own - point) for own in vectors]))
 
@@ -96,30 +91,6 @@ def test_geometric_median_has_the_least_mean_distance(seed):
     others.append(dense_geometric_median(vectors, np.zeros_like(point)))
     for other in others:
         assert least <= mean_distance(vectors, other) + 1e-5 * scale + 1e-12
-
-
-@pytest.mark.parametrize(
-    ("honest", "attackers", "far"), [(9, 1, 1e38), (5, 4, 1e6), (3, 2, 1e9), (3, 2, 1e140), (20, 19, 1e30)]
-)
-@pytest.mark.parametrize("shared", [0.0, 1.7e9])
-def test_geometric_median_beside_far_clients_is_the_exact_one(honest, attackers, far, shared):
-    rng = np.random.default_rng(3)
-    vectors = rng.standard_normal((honest + attackers, 20))
-    vectors[honest:] *= far
-    vectors = np.hstack([vectors, np.full((len(vectors), 1), shared)])
-    chosen = robust.geometric_median(inspection_of(vectors))
-    found = chosen.weights @ (vectors - vectors[0])
-    assert np.linalg.norm(found - dense_geometric_median(vectors, vectors[0])) < 1e-5
-
-
-@pytest.mark.parametrize("size", [1e-160, 1e-9, 1.0, 1e100])
-def test_geometric_median_has_no_scale_of_its_own(size):
-    vectors = np.random.default_rng(4).standard_normal((10, 5)) * size
-    expected = robust.geometric_median(inspection_of(vectors / size)).weights @ vectors
-    for far in (1e7 * size, 1e140):
-        vectors[9] = far
-        moved = robust.geometric_median(inspection_of(vectors)).weights @ vectors - expected
-        assert np.linalg.norm(moved) < size
 
 
 def test_geometric_median_ends_where_an_attacker_slows_down_weiszfeld():
@@ -206,29 +177,6 @@ def test_attackers_of_any_size_do_not_move_a_rule(seed):
                 assert min(np.sum((vectors[place] - vectors[k]) ** 2) for k in honest) <= (n - f - 2) * worst
 
 
-def test_one_client_beyond_float64_loses():
-    rng = np.random.default_rng(6)
-    for bad in (1e160, 1e308, -1e160, math.inf, math.nan):
-        vectors = rng.standard_normal((9, 4))
-        vectors[3, 1] = bad
-        inspection = inspection_of(vectors)
-        others = [place for place in range(9) if place != 3]
-        for chosen in (
-            robust.krum(inspection, 1),
-            robust.multi_krum(inspection, 0, 9),
-            robust.geometric_median(inspection),
-            robust.centered_clipping(inspection, 2.0, 3),
-            robust.fltrust(inspection, "client 00"),
-        ):
-            assert chosen["client 03"] == 0
-            assert np.isfinite(chosen.weights).all()
-            assert chosen.weights.sum() > 0
-        assert robust.multi_krum(inspection, 0, 9).weights[others].tolist() == [1.0] * 8
-        without = robust.geometric_median(inspection_of(vectors[others])).weights @ vectors[others]
-        found = robust.geometric_median(inspection).weights[others] @ vectors[others]
-        np.testing.assert_allclose(found, without, atol=1e-5)
-
-
 def test_weights_of_some_clients_are_weights_of_all():
     inspection = inspection_of(np.random.default_rng(7).standard_normal((7, 3)))
     chosen = robust.geometric_median(inspection.only(["client 01", "client 04"]))
@@ -257,20 +205,6 @@ def test_centered_clipping_is_that_of_the_dense_rule(seed):
     np.testing.assert_allclose(chosen.weights @ vectors, centre, atol=1e-6 * scale)
     assert (chosen.weights >= 0).all()
     assert chosen.weights.sum() <= 1 + 1e-12
-
-
-@pytest.mark.parametrize("far", [1e3, 1e38, 1e140])
-def test_centered_clipping_beside_far_clients_and_a_large_shared_value(far):
-    rng = np.random.default_rng(8)
-    vectors = rng.standard_normal((9, 20))
-    vectors[5:] *= far
-    vectors = np.hstack([vectors, np.full((9, 1), 1.7e9)])
-    centre = np.zeros(21)  # relative to the first client
-    for _ in range(5):
-        steps = [(own - centre) * min(1.0, 3 / max(np.linalg.norm(own - centre), 3)) for own in vectors - vectors[0]]
-        centre = centre + sum(steps) / 9
-    chosen = robust.centered_clipping(inspection_of(vectors), 3.0, 5, {"client 00": 1.0})
-    np.testing.assert_allclose(chosen.weights @ (vectors - vectors[0]), centre, atol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -94,13 +94,6 @@ def test_result_without_a_shape_has_that_of_its_rows() -> None:
     assert result([1], [2], 0, 1).shape is None
 
 
-def test_dense_of_a_column_keeps_its_axis_so_that_a_step_does_not_broadcast() -> None:
-    weight = np.zeros((10, 1), np.float32)
-    dense = result(None, range(10), 10, 1, (10, 1), layout="dense").dense()
-    assert (weight - dense).shape == (10, 1)
-    assert (weight - result([3], [1], 10, 1, (10, 1)).dense()).shape == (10, 1)
-
-
 def test_dense_has_the_shape_and_copies_no_whole_result() -> None:
     whole = result(None, range(6), 6, 1, (2, 3), layout="dense")
     assert whole.dense().tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -139,12 +132,6 @@ def test_array_of_another_shape_is_refused_unless_it_is_flat_or_has_a_row_for_ea
         sa.InvalidArgumentError, match=re.escape(f"tensor 'v' has shape (3, 4), and this dense array {shape}")
     ):
         sa.aggregate([{"v": array}], spec)
-
-
-def test_axes_of_one_make_no_difference() -> None:
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", shape=(5, 1), layout="dense")])
-    for shape in ((5,), (5, 1), (1, 5), (1, 5, 1)):
-        assert sa.aggregate([np.ones(shape)], spec)["v"].dense().shape == (5, 1)
 
 
 @pytest.mark.parametrize("address", [":memory:", "server"])

@@ -64,12 +64,6 @@ def test_residuals_are_kept_by_name_and_survive_pickling() -> None:
     assert top_k.residuals["a"].tolist() == [0.0, 2.0], "select changes no array that was given away"
 
 
-def test_select_leaves_the_change_as_it_is() -> None:
-    delta = np.array([3.0, 2.0], np.float32)
-    sa.TopK(k=1).select("a", delta)
-    assert delta.tolist() == [3.0, 2.0]
-
-
 def test_update_that_did_not_count_is_put_back() -> None:
     for by in ("element", "row"):
         top_k, delta = sa.TopK(k=2, by=by), np.array([[1.0, 4.0], [2.0, 3.0], [0.5, 0.5]])

@@ -119,14 +119,6 @@ def test_aggregator_below_its_minimum_takes_more_and_one_that_is_spent_says_so()
         first.finish()
 
 
-def test_aggregator_add_takes_no_pair():
-    update = (np.array([1]), floats(1))
-    with pytest.raises(sa.InvalidArgumentError):
-        sa.Aggregator(one(weighting="by_weight")).add("a", (update, 2.0))
-    with pytest.raises(sa.InvalidArgumentError):
-        sa.Aggregator(one(weighting="by_weight")).add("a", ({"v": update}, 2.0))
-
-
 class Module:
     """A torch module as far as we look at one; a step of training overwrites its gradients."""
 
@@ -245,24 +237,6 @@ def test_keys_that_another_thread_overwrites_are_merged_or_refused(dtype):
     subprocess.run([sys.executable, "-c", _OVERWRITTEN, dtype], check=True, timeout=120)
 
 
-@pytest.mark.parametrize(
-    ("values", "weight"),
-    [
-        (np.array([np.nan], np.float32), 1),
-        (np.array([1e300]), 1),
-        (floats(1), -1),
-        (floats(1), "much"),
-        (floats(1), None),
-    ],
-    ids=["read", "converted", "weight", "no weight", "without"],
-)
-def test_aggregator_add_names_the_client_once(values, weight):
-    aggregator = sa.Aggregator(one(weighting="by_weight"))
-    with pytest.raises(sa.InvalidArgumentError, match=r"^client 'x': (tensor 'v'|a weight|weight)"):
-        aggregator.add("x", (np.array([1]), values), weight)
-    assert aggregator.num_submissions == 0
-
-
 def test_aggregator_result_beyond_the_memory_says_how_large_it_is():
     def finish(_):
         raise MemoryError("std::bad_alloc")
@@ -276,24 +250,6 @@ def test_aggregator_result_beyond_the_memory_says_how_large_it_is():
         aggregator._engine = types.SimpleNamespace(finish=finish)  # there may be machines that have so much
         with pytest.raises(sa.errors.ResourceExhaustedError, match=f"^out of memory: std::bad_alloc{more}$"):
             aggregator.finish()
-
-
-def test_withdrawn_submission_is_in_no_sum_and_no_count():
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)], op="mean", max_submissions=2)
-    first, other = sa.Aggregator(spec), sa.Aggregator(sa.RoundSpec(spec.tensors, op="mean", max_submissions=2))
-    first.add("a", ([1, 2], [1.0, 2.0]))
-    other.add(7, ([3], [5.0]))
-    first.merge(other)
-    assert first.withdraw("b") is False
-    assert first.withdraw("a") is True
-    assert first.withdraw("a") is False
-    assert first.num_submissions == 1
-    first.add("a", ([3], [1.0]))
-    result = first.finish()
-    assert result["v"].values.tolist() == [3.0]
-    assert (result.info.num_submissions, result.info.num_tuples, result.info.num_bytes) == (2, 2, 16)
-    with pytest.raises(sa.errors.FailedPreconditionError, match="finished"):
-        first.withdraw("a")
 
 
 def test_withdrawal_after_a_memory_limit_has_made_sums_is_refused():

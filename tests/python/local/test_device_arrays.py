@@ -11,7 +11,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest, one
 from fake_device import InterfaceArray, Library, TorchCoo, TorchTensor
-from random_rounds import here_and_there, is_weighted, random_spec
+from random_rounds import here_and_there, random_spec
 from sparseagg._internal.local import cuda_plugin
 from test_engine import floats
 
@@ -65,22 +65,6 @@ def test_random_updates_on_a_device_end_as_on_the_cpu(seed: int, on_host: None) 
     assert library.all_are_back, library.returned
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64"])
-@pytest.mark.parametrize("row_width", [1, 3, 16])
-def test_many_tuples_on_a_device_have_the_bits_of_the_cpu(dtype: str, row_width: int, library: Library) -> None:
-    rng = np.random.default_rng(row_width)
-    spec = one(dtype, num_rows=3000, row_width=row_width)
-    on_host, on_device = [], []
-    for _ in range(6):
-        keys = np.unique(rng.integers(0, 3000, 5000))
-        rows = rng.integers(-1000, 1000, (len(keys), row_width)).astype(
-            ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
-        )
-        on_host.append({"v": (keys, rows)})
-        on_device.append({"v": (library.array(keys), library.array(rows))})
-    assert outcome(on_device, spec, device="cuda") == outcome(on_host, spec, device="cpu")
-
-
 def test_limits_count_bytes_on_a_device_as_on_the_host(library: Library) -> None:
     spec = one(max_bytes_per_submission=31)
     update = library.array(KEYS), library.array(ROWS)
@@ -88,22 +72,6 @@ def test_limits_count_bytes_on_a_device_as_on_the_host(library: Library) -> None
     result = sa.aggregate([update], one(max_bytes_per_submission=32), device="cuda")
     assert result.info.num_bytes == 32
     assert result.info.num_tuples == 4
-
-
-def test_updates_on_host_and_device_merge_together(library: Library) -> None:
-    spec = sa.RoundSpec([sa.TensorSpec("a", "float32", num_rows=10), sa.TensorSpec("b", "float64", num_rows=4)])
-    dense = np.arange(4.0)
-    on_host = [{"a": (KEYS, ROWS), "b": dense}] * 4
-    mixed = [
-        {"a": (KEYS, ROWS), "b": dense},
-        {"a": (library.array(KEYS), library.array(ROWS)), "b": dense},
-        {"a": (KEYS, ROWS), "b": library.array(dense)},
-        {"a": (library.array(KEYS), InterfaceArray(ROWS, library)), "b": InterfaceArray(dense, library)},
-    ]
-    expected = outcome(on_host, spec, device="cpu")
-    assert outcome(mixed, spec, device="cuda") == expected
-    assert outcome(mixed, spec) == expected
-    assert outcome(iter(mixed), spec, device="cuda") == expected
 
 
 @pytest.mark.parametrize("num_keys", [0, 1])
@@ -165,16 +133,6 @@ def test_torch_sparse_tensors_are_read_where_they_lie(library: Library) -> None:
         expected = outcome([on_host], spec, device="cpu")
         assert expected[0] is sa.InvalidArgumentError
         assert outcome([sparse], spec, device="cuda") == expected
-
-
-def test_weights_go_with_updates_on_a_device(library: Library) -> None:
-    spec = one(op="mean", weighting="by_weight")
-    assert is_weighted(spec.tensors, spec.weighting)
-    updates = [((KEYS, ROWS), 2.0), ((KEYS, 2 * ROWS), 3.0)]
-    moved = [((library.array(keys), library.array(rows)), weight) for (keys, rows), weight in updates]
-    assert outcome(moved, spec, device="cuda") == outcome(updates, spec, device="cpu")
-    bad = [((library.array(KEYS), library.array(ROWS)), -1.0)]
-    assert outcome(bad, spec, device="cuda") == outcome([((KEYS, ROWS), -1.0)], spec, device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -75,16 +75,3 @@ def test_a_result_on_the_device_of_partials_and_device_arrays(library: Library) 
     for name, tensor in root.finish_on_device().items():
         assert taken(tensor.keys).tobytes() == expected[name].keys.tobytes()
         assert taken(tensor.values).tobytes() == expected[name].values.tobytes()
-
-
-def test_a_bad_partial_leaves_device_arrays_as_they_were(library: Library) -> None:
-    spec = SPECS["integers"]
-    updates = updates_of(spec, 4, 12)
-    aggregator = sa.Aggregator(spec, device="cuda")
-    for client, (update, weight) in updates.items():
-        aggregator.add(client, on_device(update, library), weight)
-    partial = b"".join(aggregator.export_partial())
-    with pytest.raises(sa.InvalidArgumentError):
-        aggregator.add_partial("cut off", partial[:-8])
-    assert aggregator.num_submissions == 4
-    assert digest(aggregator.finish()) == digest(sa.aggregate(updates, spec, device="cpu"))

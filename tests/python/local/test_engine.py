@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 import sys
 
@@ -78,44 +77,6 @@ def test_engine_list_positions_are_ids_in_the_order_of_numbers():
     assert sa.aggregate(updates[2:] + updates[:2], spec)["v"].values.tolist() == [0.0]
 
 
-def test_engine_many_small_updates_from_an_iterator_equal_a_list():
-    rng = np.random.default_rng(11)
-    updates = [{"v": (np.sort(rng.choice(1000, 7, replace=False)), floats(*rng.random(7)))} for _ in range(3000)]
-    spec = one(num_rows=1000, return_counts=True)
-    result = sa.aggregate(updates, spec)
-    assert digest(sa.aggregate((update for update in updates), spec, threads=1)) == digest(result)
-    assert result.info.num_submissions == 3000
-    assert result.info.num_tuples == 21000
-    assert int(result["v"].counts.sum()) == 21000
-
-
-def test_engine_works_in_a_forked_process():
-    rng = np.random.default_rng(9)
-    spec = one(num_rows=100_000)
-    updates = [(np.sort(rng.choice(100_000, 20_000, replace=False)), rng.random(20_000).astype(np.float32))] * 4
-    expected = digest(sa.aggregate(updates, spec, threads=2))  # the parent has threads, and the child none
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if digest(sa.aggregate(updates, spec, threads=2)) == expected else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_engine_empty_and_absent_tensors():
-    spec = sa.RoundSpec(
-        [sa.TensorSpec("a", "float32", num_rows=10), sa.TensorSpec("b", "float32", num_rows=0, row_width=2)],
-        return_counts=True,
-    )
-    result = sa.aggregate([], spec)
-    assert [len(tensor) for tensor in result.values()] == [0, 0]
-    assert result["b"].keys.dtype == np.uint64
-    assert result["b"].values.shape == (0, 2)
-    assert result["a"].counts.tolist() == []
-    result = sa.aggregate([{"b": (np.array([2**64 - 1], np.uint64), floats(1, 2))}, {}], spec)
-    assert result["b"].keys.tolist() == [2**64 - 1]
-    assert len(result["a"]) == 0
-    assert result.info.num_submissions == 2
-
-
 def test_engine_takes_tensors_in_any_order():
     tensors = [sa.TensorSpec(name, "float32", num_rows=10) for name in "abc"]
     update = {"c": (np.array([3]), floats(3)), "a": (np.array([1]), floats(1))}
@@ -125,21 +86,6 @@ def test_engine_takes_tensors_in_any_order():
         "b": ([], []),
         "c": ([3], [6]),
     }
-
-
-def test_engine_result_is_what_a_server_gives(client):
-    spec = one(num_rows=6, result_layout="dense", return_counts=True)
-    updates = [(np.array([5, 1]), floats(1, 2))]
-    result = sa.aggregate(updates, spec)
-    assert type(result) is sa.Result
-    assert isinstance(result["v"], sa.TensorResult)
-    assert len(result["v"]) == 6
-    assert result["v"].keys.dtype == np.uint32
-    assert result["v"].dense().tolist() == [0, 2, 0, 0, 0, 1]
-    assert result.info.state == "done"
-    assert result.info.engine.startswith("cpu")
-    assert result.info.results == client.aggregate(updates, spec).info.results
-    assert result["v"].to_scipy().toarray().ravel().tolist() == [0, 2, 0, 0, 0, 1]
 
 
 def test_engine_limits_of_the_spec_hold():

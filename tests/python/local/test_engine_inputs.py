@@ -12,8 +12,6 @@ import pytest
 import sparseagg as sa
 from every_client import digest, one
 from sparseagg._internal.base import extension
-from sparseagg._internal.client.result_reader import ExportedPage
-from sparseagg.cluster.reduce import Roster
 from test_engine import floats
 
 KEYS = [np.uint32, np.uint64, np.int32, np.int64, np.int16, np.uint8]
@@ -92,23 +90,6 @@ def test_engine_bfloat16_from_any_float(dtype, rows):
     result = sa.aggregate([(np.array([1, 2]), np.array(rows, dtype))] * 2, one("bfloat16"))["v"]
     assert result.values.dtype == ml_dtypes.bfloat16
     assert result.values.astype(np.float32).tolist() == [3, 5]
-
-
-def test_engine_bfloat16_bits_are_bits():
-    bits = np.array([1.5, -2.0], ml_dtypes.bfloat16).view(np.uint16)
-    for given in (bits, bits.astype(">u2")):
-        result = sa.aggregate([(np.array([1, 2]), given)], one("bfloat16"))["v"]
-        assert result.values.astype(np.float32).tolist() == [1.5, -2]
-
-
-def test_engine_pairs_carry_weights():
-    spec = one(op="mean", weighting="by_weight")
-    update = (np.array([1]), floats(4))
-    for pairs in ([(update, 1), (update, 3.0)], [({"v": update}, np.float32(1)), ({"v": update}, np.float64(3))]):
-        assert sa.aggregate(pairs, spec)["v"].values.tolist() == [4]
-    assert sa.aggregate({"a": (update, 1), "b": ({"v": (np.array([1]), floats(8))}, 3)}, spec)["v"].values.tolist() == [
-        7
-    ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -201,25 +182,6 @@ def test_engine_refuses_rows_whose_axes_are_in_another_order(shape):
         sa.aggregate([transposed(shape)], one(num_rows=3, row_width=2))
 
 
-@pytest.mark.parametrize("shape", [(6,), (3, 2), (3, 1, 2)])
-def test_engine_takes_rows_by_key_or_flat(shape):
-    for update in ((np.array([0, 1, 2]), transposed(shape)), transposed(shape)):
-        assert sa.aggregate([update], one(num_rows=3, row_width=2))["v"].values.tolist() == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_engine_takes_dense_parameters_of_several_axes():
-    assert sa.aggregate([transposed((2, 3, 2))], one(num_rows=6, row_width=2))["v"].values.shape == (6, 2)
-    assert sa.aggregate([transposed((2, 3))], one(num_rows=6))["v"].values.tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def test_engine_refused_submission_leaves_no_tensor_behind():
-    spec = sa.RoundSpec([sa.TensorSpec("a", "float32", num_rows=10), sa.TensorSpec("b", "float32", num_rows=10)])
-    aggregator = sa.Aggregator(spec)
-    with pytest.raises(sa.InvalidArgumentError, match="tensor 'b', key 1, position 0"):
-        aggregator.add("x", {"a": (np.array([1]), floats(1)), "b": (np.array([1]), floats(math.nan))})
-    assert [len(tensor) for tensor in aggregator.finish().values()] == [0, 0]
-
-
 @pytest.mark.parametrize("weight", [None, -1.0, math.nan, math.inf, True, "1", 1 << 2000])
 def test_engine_refuses_bad_weights(weight):
     update = (np.array([1]), floats(1))
@@ -299,52 +261,3 @@ def test_bytes_that_are_no_spec_are_refused_as_a_server_does():
     message.tensors[0].dtype = 99
     with pytest.raises(engine.EngineError, match="tensor 'v': dtype 99 is unknown here"):
         engine.check_spec(message.SerializeToString())
-
-
-@pytest.mark.parametrize("is_limited", [False, True])
-@pytest.mark.parametrize("only", [None, frozenset({"a", "c", "x"})])
-@pytest.mark.parametrize("width", [1, 2])
-def test_pages_are_merged_as_the_submissions_in_them(width, only, is_limited):
-    rng = np.random.default_rng(7)
-    spec = one("float32", 1000, width, op="mean", weighting="by_weight")
-    pages, expected = [], {}
-    for ids in (["b", "d", "e"], ["a", "c", "f"]):
-        counts = rng.integers(1, 50, 2)
-        keys = np.concatenate([np.sort(rng.choice(1000, n, replace=False)) for n in counts]).astype(np.uint32)
-        rows = floats(*rng.random(len(keys) * width)).reshape((-1, width) if width > 1 else -1)
-        page = ExportedPage(0, 3, np.array([0, 2]), np.cumsum(counts), of_bytes(keys), of_bytes(rows))
-        roster = Roster(ids, rng.random(3), None if only is None else np.array([each in only for each in ids]))
-        pages.append((roster, page))
-        for place, each in enumerate(ids):  # a client without rows counts, too
-            part = page.part(place, place + 1)
-            expected[each] = ((part.keys, part.values), float(roster.weights[place]))
-    expected = {each: update for each, update in expected.items() if only is None or each in only}
-    merged = sa.Aggregator(spec, memory_limit=(4000 if width == 1 else 6200) if is_limited else None)  # folds, if all
-    merged._add_pages(pages, True)
-    assert digest(merged.finish()) == digest(sa.aggregate(expected, spec))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"end": 4},
-        {"places": np.array([0, 3])},
-        {"places": np.array([2, 0])},
-        {"places": np.array([0])},
-        {"ends": np.array([2, 1])},
-        {"ends": np.array([1, 3])},
-        {"ends": np.array([1, 1])},
-    ],
-    ids=str,
-)
-def test_pages_of_other_rows_than_theirs_are_refused(change):
-    merged = sa.Aggregator(one("float32", 9))
-    roster = Roster(["a", "b", "c"], np.ones(3), None)
-    page = ExportedPage(0, 3, np.array([0, 2]), np.array([1, 2]), np.array([1, 2], np.uint32), floats(1, 2))
-    with pytest.raises(ValueError, match="page"):
-        merged._add_pages([(roster, page._replace(**change))], False)
-    assert merged.num_submissions == 0
-    with pytest.raises(ValueError, match="page"):
-        merged._add_pages([(roster._replace(counts=np.ones(2, bool)), page)], False)
-    merged._add_pages([(roster, page)], False)
-    assert merged.finish()["v"].keys.tolist() == [1, 2]

@@ -122,15 +122,6 @@ def test_aggregator_reads_values_where_they_are():
     assert aggregator.finish()["v"].values.tolist() == [5 + 5 + 1, 2 + 2 + 2]
 
 
-def test_engine_results_outlive_everything():
-    result = sa.aggregate([(np.array([1, 2]), floats(1, 2))], one(return_counts=True))["v"]
-    values, counts = result.values, result.counts
-    del result
-    gc.collect()
-    assert values.tolist() == [1, 2]
-    assert counts.tolist() == [1, 1]
-
-
 def test_aggregator_holds_arrays_as_long_as_it_needs_them():
     keys, values = np.array([1, 2], np.uint32), floats(1, 2)
     alive = weakref.ref(values)

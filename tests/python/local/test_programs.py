@@ -65,12 +65,6 @@ def test_program_of_a_package_in_its_repository_is_the_one_that_make_builds(name
     assert programs.find(name) == str(tmp_path / "named")
 
 
-def test_program_of_the_path_may_be_left_out(tmp_path):
-    make_program(tmp_path / "path" / "sparseagg-server")
-    with pytest.raises(ProgramMissingError):
-        programs.find("sparseagg-server", on_path=False)
-
-
 @pytest.mark.parametrize("name", VARIABLES)
 def test_missing_program_error_says_what_to_set(name):
     with pytest.raises(ProgramMissingError, match=f"no {name}.*Install.*{VARIABLES[name]}") as caught:
@@ -152,7 +146,3 @@ def test_cli_server_without_the_program_fails():
     done = run_python("-m", "sparseagg", "server", SPARSEAGG_SERVER="/no/such/program")
     assert (done.stdout, done.returncode) == ("", 1)
     assert done.stderr.startswith("sparseagg: the environment's SPARSEAGG_SERVER names '/no/such/program'")
-
-
-def test_cli_help_lists_the_server():
-    assert "sparseagg-server with the flags" in run_python("-m", "sparseagg", "--help").stdout

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import signal
-
 import numpy as np
 import pytest
 import sparseagg as sa
-from real_server import ServerProcess
 from sparseagg._internal.local.server_directory import ServerDirectory
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=100)])
@@ -40,17 +35,6 @@ def test_rounds_go_on_after_a_stop(tmp_path):
     assert first.values.tobytes() == again.values.tobytes()
 
 
-def test_rounds_go_on_after_a_kill(tmp_path):
-    with sa.Server(tmp_path / "server") as server, sa.Client(server.address) as client:
-        client.create_round(SPEC, round_id="r").submit("a", update(1, 1))
-        assert server.pid is not None
-        signal.pidfd_send_signal(os.pidfd_open(server.pid), signal.SIGKILL)
-        with pytest.raises(sa.SparseaggError):
-            server.stop()
-    with sa.Server(tmp_path / "server") as server, sa.Client(server.address) as client:
-        assert [each.client_id for each in client.get_round("r").submissions()] == ["a"]
-
-
 def test_stop_leaves_the_files_of_a_server_that_was_started_since(tmp_path, monkeypatch):
     folder = tmp_path / "server"
     first, second = sa.Server(folder).start(), sa.Server(folder)
@@ -77,31 +61,3 @@ def test_option_durability_memory_keeps_nothing(tmp_path):
     assert not (tmp_path / "server" / "rounds").exists()
     with server, sa.Client(server.address) as client, pytest.raises(sa.errors.NotFoundError):
         client.get_round("r").refresh()
-
-
-def test_file_size_limit_fails_the_call_and_not_the_server(tmp_path):
-    """Stands for a disk that takes no more: what was acknowledged stays, and reads go on."""
-    data = tmp_path / "data"
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
-    try:
-        server = ServerProcess(tmp_path / "log", "--data-dir", str(data))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    large = {"v": (np.tile(np.arange(100), 4000), np.ones(400_000, np.float32))}
-    with sa.Client(server.address, retry=sa.RetryPolicy(attempts=1)) as client:
-        rnd = client.create_round(SPEC, round_id="r")
-        rnd.submit("a", update(1, 1))
-        with pytest.raises(sa.SparseaggError) as caught:
-            rnd.submit("b", large)
-        assert "the data directory's chunks" in str(caught.value)
-        assert "File too large" in str(caught.value)
-        assert rnd.refresh().num_submissions == 1
-    server.kill()
-    server = ServerProcess(tmp_path / "log", "--data-dir", str(data))
-    with sa.Client(server.address) as client:
-        rnd = client.get_round("r")
-        assert [each.client_id for each in rnd.submissions()] == ["a"]
-        rnd.submit("b", large)
-        assert rnd.finish()["v"].values.tolist()[:2] == [4000, 4001]
-    assert server.stop() == 0

@@ -1,13 +1,14 @@
-"""sa.aggregate merges a list before it looks at values and keys: it gives the result or error of add all the same."""
+"""sa.aggregate merges a list before it looks at values and keys: it ends as Aggregator.add does all the same."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import pytest
 import sparseagg as sa
 
@@ -120,40 +121,76 @@ def test_result_carries_the_spec_that_was_given() -> None:
     assert result.info.spec == spec
 
 
-def swapped(keys: np.ndarray, at: int) -> None:
-    keys[[at, at + 1]] = keys[[at + 1, at]]
+Keys = npt.NDArray[Any]
 
 
-SPOILED = {
-    "nothing": lambda keys, at: None,
-    "repeated": lambda keys, at: keys.__setitem__(at, keys[at + 1]),
-    "swapped": swapped,
-    "reversed": lambda keys, at: keys.__setitem__(slice(None), keys[::-1].copy()),
-    "negative": lambda keys, at: keys.__setitem__(at, -3),
-    "too large": lambda keys, at: keys.__setitem__(at, 1 << 40),
-    "low half as before": lambda keys, at: keys.__setitem__(at, keys[at] + (1 << 32)),
-    "beyond num_rows": lambda keys, at: keys.__setitem__(at, 9000),
+def put(place: int, key: int) -> Callable[[Keys], None]:
+    return lambda keys: keys.__setitem__(place, key)
+
+
+def swap(keys: Keys) -> None:
+    keys[[300, 301]] = keys[[301, 300]]
+
+
+WRONGS = {
+    "descending": lambda keys: np.copyto(keys[20:-20], keys[20:-20][::-1].copy()),
+    "neighbours": swap,
+    "repeated": lambda keys: put(400, int(keys[399]))(keys),
+    "repeated far away": lambda keys: put(400, int(keys[20]))(keys),
+    "zero": put(400, 0),
+    "beyond": put(400, 2**33),
+    "low half as before": lambda keys: put(400, int(keys[400]) + 2**32)(keys),
+}
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"op": "mean", "dtype": "float16", "return_counts": True},
+    {"op": "coordinate_mean", "row_width": 3},
+    {"op": "max", "dtype": "int32"},
+    {"dtype": "int64"},
+    {"op": "union"},
+    {"numerics": "fixed_point", "value_bound": 8.0, "max_submissions": 9},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONGS)
+@pytest.mark.parametrize("num_rows", [4_000, 100_000, 2**31, 2**40])
+@pytest.mark.parametrize("key_type", [np.int64, np.uint64])
+def test_wrong_keys_end_as_with_add(wrong: str, num_rows: int, key_type: Any) -> None:
+    rng = np.random.default_rng(num_rows)
+    is_beyond = wrong in ("beyond", "low half as before") and num_rows < 2**33
+    for options in OPTIONS:
+        how = {name: value for name, value in options.items() if name not in ("dtype", "row_width")}
+        dtype, row_width = options.get("dtype", "float32"), options.get("row_width", 1)
+        spec = sa.RoundSpec([sa.TensorSpec("v", dtype, num_rows=num_rows, row_width=row_width)], **how)
+        updates = {}
+        for client in "abc":
+            keys = np.unique(rng.integers(0, num_rows, 900, key_type))
+            rows = rng.integers(-5, 5, (len(keys), row_width) if row_width > 1 else len(keys)).astype(dtype)
+            updates[client] = ({"v": (keys, None if how.get("op") == "union" else rows)}, 1.0)
+        WRONGS[wrong](updates["b"][0]["v"][0])
+        expected = outcome(added_one_by_one, updates, spec)
+        assert expected[0] == ("InvalidArgumentError" if is_beyond else "result"), expected
+        assert outcome(sa.aggregate, updates, spec) == expected, options
+        assert outcome(lambda given, spec: sa.aggregate(given, spec, threads=1), updates, spec) == expected, options
+
+
+# Long enough for blocks that begin at keys which were sampled.
+TWO_LISTS = {
+    "the second lower": lambda n: np.r_[np.arange(n // 3, n), np.arange(n // 3)],
+    "the second lower and short": lambda n: np.r_[np.arange(n - 16), np.arange(20, 36)],
+    "both the same": lambda n: np.r_[np.arange(n // 2), np.arange(n // 2)],
+    "the first beyond": lambda n: np.r_[np.arange(n // 2), np.arange(n // 2, n - 16) + 3 * n, np.arange(n - 16, n)],
 }
 
 
-@pytest.mark.parametrize("spoil", SPOILED)
-@pytest.mark.parametrize("num_rows", [9000, 1 << 32])  # by table and by sort
-@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
-def test_keys_are_looked_at_by_the_merge_or_again(spoil: str, num_rows: int, dtype: Any) -> None:
-    if spoil == "beyond num_rows":
-        num_rows = min(num_rows, 9000)
-    rng = np.random.default_rng(11)
-    for result, at in itertools.product(("sparse", "dense") if num_rows == 9000 else ("sparse",), (3, 3000, 5997)):
-        spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=num_rows)], result_layout=result)
-        updates: dict[str, Any] = {}
-        for client in "abcd":
-            keys = np.sort(rng.choice(min(num_rows, 20_000_000), 6000, replace=False)).astype(np.int64)
-            if client == "b":
-                SPOILED[spoil](keys, at)
-            updates[client] = ({"v": (keys.astype(dtype), rng.standard_normal(6000).astype(np.float32))}, None)
-        # As they are: arrays of a pair (update, None) would be converted first.
-        found = outcome(sa.aggregate, {client: update for client, (update, _) in updates.items()}, spec)
-        assert found == outcome(added_one_by_one, updates, spec)
-        assert (found[0] == "result") == (spoil in ("nothing", "repeated", "swapped", "reversed")), found
-        if found[0] != "result":
-            assert "client 'b'" in found[1]
+@pytest.mark.parametrize("lists", TWO_LISTS)
+@pytest.mark.parametrize("size", [64, 300_000])
+@pytest.mark.parametrize("result", ["sparse", "dense", "auto"])
+def test_lists_behind_each_other_end_as_with_add(lists: str, size: int, result: str) -> None:
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2 * size)], result_layout=result)
+    keys = TWO_LISTS[lists](size)
+    updates = {client: ({"v": (keys, np.ones(size, np.float32))}, 1.0) for client in "ab"}
+    expected = outcome(added_one_by_one, updates, spec)
+    assert expected[0] == ("InvalidArgumentError" if lists == "the first beyond" else "result"), expected
+    for threads in (1, 2):
+        assert outcome(lambda given, spec, t=threads: sa.aggregate(given, spec, threads=t), updates, spec) == expected
