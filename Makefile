@@ -313,7 +313,7 @@ $(PEERS_VENV)/.engine: $(ENGINE_FILES) $(PEERS_VENV)/.peers | deps-build deps-ex
 ## Maintenance
 
 CXX_FILES = $(shell git ls-files '*.h' '*.cc' '*.cu' '*.cuh')
-PYTHON_DIRS := python tests scripts bench examples
+PYTHON_DIRS := python tests scripts bench examples cmake
 # clang-tidy reads the sources that changed since TIDY_BASE, the sources named after a changed header, and what CMake
 # compiles together with them. The default base is the newest commit six hours older than HEAD; without one it reads all.
 TIDY_BASE ?= $(shell git rev-list -1 --before="$$(($$(git log -1 --format=%ct) - 6 * 3600))" HEAD)

@@ -58,3 +58,21 @@ endforeach()
 if(SPARSEAGG_HAS_CUDA AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
   add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
 endif()
+
+# They run with the libc of Linux systems since 2018 (Debian 10, Ubuntu 18.10, RHEL 8): cmake/old_libc.
+set(old_libc ${CMAKE_BINARY_DIR}/old_libc)
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+execute_process(
+  COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/cmake/old_libc/stubs.py ${CMAKE_CXX_COMPILER} ${old_libc} 2.28
+  COMMAND_ERROR_IS_FATAL ANY)
+foreach(part old_libc start)
+  execute_process(
+    COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -O2 -fPIC -D_GNU_SOURCE -c ${CMAKE_SOURCE_DIR}/cmake/old_libc/${part}.cc
+            -o ${old_libc}/${part}.o
+    COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+  cmake/old_libc/stubs.py cmake/old_libc/old_libc.cc cmake/old_libc/start.cc)
+add_link_options(-L${old_libc} ${old_libc}/old_libc.o)
+add_link_options($<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:${old_libc}/start.o>
+                 $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:LINKER:--wrap=__libc_start_main>)

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import sparseagg as sa
 
-OLDEST_LIBC = (2, 36)
+OLDEST_LIBC = (2, 28)
 START_TIMEOUT_S = 60
 # Of check.sh: the parts, the seconds that it may take, and the files that it may leave.
 PARTS = ("device", "bench", "serve", "peers", "sanitizer")
