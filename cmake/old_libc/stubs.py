@@ -5,9 +5,9 @@
 
 A program that is linked against this machine's libc asks for the newest version of each function, which older systems
 do not have. glibc keeps the older versions of a function beside the new one, so that its library tells what an older
-one had: the stubs have, for each symbol, the newest version up to the one that is given, and no code. What did not exist at
-all by then (`arc4random`) is missing, and comes from old_libc.cc. Until 2.34 the functions of threads and of dynamic
-loading were in libraries of their own, which newer libcs still have, empty.
+one had: the stubs have, for each symbol, the newest version up to the one that is given, and no code. What did not
+exist at all by then (`arc4random`) is missing, and comes from old_libc.cc. Until 2.34 the functions of threads and of
+dynamic loading were in libraries of their own, which newer libcs still have, empty.
 """
 
 from __future__ import annotations
