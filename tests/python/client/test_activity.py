@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from guarded_server import make_token
-from private_rounds import KEY, crowd, private_spec
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 UPDATE = {"v": ([3, 4], [1.0, 2.0])}
@@ -63,19 +62,6 @@ def test_totals_are_of_the_tenant_and_of_roles_that_see_all_its_rounds(start_ser
     assert seen["admin", "red"].resident_bytes > 0
     assert seen["observer", "red"].resident_bytes == 0
     assert seen["observer", "red"].resident_bytes_history == ()
-
-
-def test_submissions_of_private_rounds_are_not_counted(start_server, tmp_path):
-    key = tmp_path / "noise.key"
-    key.write_bytes(KEY)
-    with sa.Client(start_server("--noise-key-file", str(key)).address) as client:
-        opened = client.create_round(private_spec())
-        for name, update in crowd(60).items():
-            opened.submit(name, update)
-        opened.finish()
-        activity = client.server_info().activity
-    assert (activity.num_rounds, activity.num_ended_rounds) == (1, 1)
-    assert (activity.num_submissions, activity.received_bytes) == (0, 0)
 
 
 def test_rounds_of_an_earlier_run_are_not_counted_again(start_server, tmp_path):

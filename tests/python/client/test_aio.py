@@ -140,21 +140,6 @@ def test_disconnect_raises_cancelled_in_calls_under_way(waiting, call):
             under_way.result(timeout=60)
 
 
-def test_aio_closed_while_a_stub_is_on_loan_says_so(server):
-    async def job():
-        client = sa.aio.Client(server.address)
-
-        async def call_too_late():
-            with client._connection._server.channels.least_busy() as stub:
-                await client.close()
-                await stub.GetServerInfo(pb.GetServerInfoRequest())
-
-        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
-            await call_too_late()
-
-    run(job())
-
-
 class Exporter:
     """An array that remembers which threads have read it."""
 

@@ -15,7 +15,6 @@ from guarded_server import make_token
 from http_calls import request
 from signing import key_pair
 from sparseagg._internal.certificates.bundle import _read_chunks, _varint
-from sparseagg._internal.certificates.statement import content_digest, decode_cbor
 from sparseagg._internal.commands.cli import main
 from sparseagg.cluster.exchange import leaves
 
@@ -24,51 +23,6 @@ from sparseagg.cluster.exchange import leaves
 def certificate_key(tmp_path):
     private, public = key_pair(tmp_path)
     return private, public.read_bytes()
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_every_way_of_submitting_is_computed_again(start_server, certificate_key, tmp_path, seed):
-    """Packed keys, narrow values, many chunks, resumable uploads, batches; several dtypes and ops."""
-    print("seed", seed)
-    rng = np.random.default_rng(seed)
-    private, public = certificate_key
-    spec = sa.RoundSpec(
-        [
-            sa.TensorSpec("f", "float32", num_rows=5000, row_width=3),
-            sa.TensorSpec("d", "float64", num_rows=400, layout="dense"),
-            sa.TensorSpec("i", "int32", num_rows=0, op="sum"),
-        ],
-        op=["mean", "coordinate_mean", "sum", "max"][seed],
-        result_layout=["sparse", "auto", "dense", "sparse"][seed] if seed != 2 else None,
-        certificate=True,
-        allow_export=True,
-    )
-    server = start_server("--certificate-key", str(private), "--data-dir", str(tmp_path / "data"))
-    with sa.Client(server.address, chunk_bytes=1 << 12) as client:
-        rnd = client.create_round(spec)
-        for number, value_encoding in enumerate((None, "float16", "bfloat16", "int8_scaled", None, None)):
-            n = int(rng.integers(1, 2000))
-            keys = np.sort(rng.choice(5000, n, replace=False)) if number % 2 else rng.integers(0, 5000, n)
-            update = {
-                "f": (keys.astype(np.uint32), rng.standard_normal((n, 3)).astype(np.float32)),
-                "d": rng.standard_normal(400),
-                "i": (rng.integers(0, 1 << 62, 50).astype(np.uint64), rng.integers(-99, 99, 50)),
-            }
-            rnd.submit(
-                f"c{number}",
-                update,
-                value_encoding=value_encoding,
-                key_encoding="plain" if number == 4 else "auto",
-                resumable=number == 5,
-            )
-            if value_encoding is None:
-                leaf = decode_cbor(sa.certificates.receipt(rnd, f"c{number}").leaf)
-                assert leaf[5] == ["f", n, content_digest(*update["f"])]
-                assert leaf[6] == ["d", 400, content_digest(np.arange(400), update["d"])]
-        rnd.finish()
-        sa.certificates.export_bundle(rnd, tmp_path / "bundle")
-        lines = sa.certificates.verify(rnd.certificate(), public, bundle=tmp_path / "bundle")
-        assert "6 submissions" in lines[1]
 
 
 def test_large_export_comes_in_pages(start_server, certificate_key, tmp_path):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-import pathlib
 import shutil
 
 import numpy as np
@@ -17,7 +15,6 @@ import pytest
 import sparseagg as sa
 from signing import key_pair, rsa_key
 from sparseagg._internal.certificates.statement import content_digest, decode_cbor, encode_cbor
-from sparseagg._internal.commands.cli import main
 from sparseagg._internal.wire.columns import decode_keys
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -594,32 +591,3 @@ def test_rounds_that_get_no_certificate(start_server, certifying, keys):
 def test_bad_key_stops_the_start(start_server, tmp_path):
     with pytest.raises(AssertionError, match=r"--certificate-key: .*rsa.key has no Ed25519 private key"):
         start_server("--certificate-key", str(rsa_key(tmp_path)))
-
-
-def test_commands_verify_and_replay(certified, keys, tmp_path, capsys, monkeypatch):
-    certificate, _, receipts, bundle = certified
-    monkeypatch.chdir(tmp_path)
-    pathlib.Path("cert.json").write_bytes(certificate.envelope)
-    pathlib.Path("r.json").write_text(receipts["a"].to_json())
-    words = ["verify", "cert.json", "--key", str(keys / "certificate.pub"), "--receipt", "r.json"]
-    assert main([*words, "--bundle", str(bundle)]) == 0
-    assert capsys.readouterr().out.count("ok: ") == 4
-    assert main(["replay", str(bundle), "-o", "out.npz"]) == 0
-    with np.load("out.npz") as made, np.load(bundle / "result.npz") as stored:
-        assert made["emb.values"].tobytes() == stored["emb.values"].tobytes()
-    pathlib.Path("r.json").write_text(receipts["a"].to_json().replace('"clientId": "a"', '"clientId": "b"'))
-    assert main(words) == 1
-    assert "it names client 'b'" in capsys.readouterr().err
-
-
-def test_asyncio_twin(certifying, keys):
-    async def run(address):
-        async with sa.aio.Client(address) as client:
-            rnd = await client.create_round(sa.RoundSpec([SPEC.tensors[0]], certificate=True))
-            await rnd.submit("c", {"emb": ([1], np.ones((1, 4)))})
-            await rnd.start_merge()
-            return await rnd.certificate(), await sa.certificates.receipt(rnd, "c")
-
-    certificate, receipt = asyncio.run(run(certifying().address))
-    pem = (keys / "certificate.pub").read_bytes()
-    assert len(sa.certificates.verify(certificate, pem, receipt=receipt)) == 2

@@ -26,16 +26,6 @@ class Opener:
         return self.opened[-1]
 
 
-def test_least_busy_one_after_the_other_is_one_channel() -> None:
-    opener = Opener()
-    channels = ChannelPool(opener, 4)
-    for _ in range(3):
-        with channels.first() as first, channels.least_busy() as stub:
-            assert stub is first
-    assert len(opener.opened) == 1
-    assert channels.close() == opener.opened
-
-
 def test_least_busy_at_the_same_time_opens_more_up_to_the_most() -> None:
     opener = Opener()
     channels = ChannelPool(opener, 3)
@@ -50,30 +40,6 @@ def test_least_busy_at_the_same_time_opens_more_up_to_the_most() -> None:
     assert channels.close() == opener.opened
 
 
-def test_least_busy_after_an_error_is_given_back() -> None:
-    opener = Opener()
-    channels = ChannelPool(opener, 2)
-    with pytest.raises(RuntimeError), channels.least_busy():
-        raise RuntimeError
-    with channels.first() as first, channels.least_busy() as stub:
-        assert stub is first
-    assert len(opener.opened) == 1
-
-
-@pytest.mark.parametrize("lend", ["first", "least_busy"])
-def test_channels_once_closed_lend_nothing(lend: str) -> None:
-    opener = Opener()
-    channels = ChannelPool(opener, 2)
-    with channels.least_busy():
-        assert channels.close() == opener.opened
-        with (
-            pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"),
-            getattr(channels, lend)(),
-        ):
-            pass
-    assert len(opener.opened) == 1
-
-
 @pytest.mark.parametrize("lend", ["first", "least_busy"])
 def test_channels_closed_while_on_loan_say_so(lend: str) -> None:
     channels = ChannelPool(Opener(), 2)
@@ -86,18 +52,6 @@ def test_channels_closed_while_on_loan_say_so(lend: str) -> None:
 
     with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
         call_too_late()
-
-
-def test_channels_leave_other_errors_alone() -> None:
-    channels = ChannelPool(Opener(), 2)
-
-    def fail() -> None:
-        with channels.first():
-            channels.close()
-            raise sa.InvalidArgumentError("mine")
-
-    with pytest.raises(sa.InvalidArgumentError, match="mine"):
-        fail()
 
 
 @pytest.mark.parametrize("connections", [0, -1, 1.5, "4", True])

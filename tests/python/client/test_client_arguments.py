@@ -34,14 +34,6 @@ def test_address_without_host_or_port_is_refused(twin: Any, address: Any, text: 
         twin(address)
 
 
-@pytest.mark.parametrize(
-    "address", ["a.b-c:1", "[::1]:8001", "unix:/tmp/x", "dns:///localhost:8001", "ipv4:127.0.0.1:1"]
-)
-def test_address_in_all_forms_is_taken(address: str) -> None:
-    with sa.Client(address) as client:
-        assert client.address == address
-
-
 @pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])
 @pytest.mark.parametrize(
     ("argument", "value", "text"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import pathlib
 import pickle
 import re
@@ -81,13 +80,6 @@ def test_round_with_tokens_and_tls_uploads_come_from_the_credential(guarded: Gua
             assert observer.get_round("r").result()["v"].keys.tolist() == [1, 3]
 
 
-def test_call_without_a_valid_token_is_unauthenticated(guarded: Guarded) -> None:
-    for token in (None, "x"):
-        client = sa.Client(guarded.address, token=token, tls=guarded.ca, retry=ONCE)
-        with client, pytest.raises(sa.errors.UnauthenticatedError):
-            client.server_info()
-
-
 def test_token_of_the_environment_is_sent_and_an_argument_goes_before_it(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,18 +146,6 @@ def test_function_gives_each_call_its_token(guarded: Guarded) -> None:
         client.server_info()
 
 
-def test_asyncio_client_takes_the_same(guarded: Guarded) -> None:
-    async def run() -> None:
-        async with sa.aio.Client(
-            guarded.address, token=lambda: guarded.token["coordinator"], tls=sa.TLS(ca=guarded.ca)
-        ) as client:
-            opened = await client.create_round(SPEC)
-            await opened.submit("a", UPDATE)
-            assert (await opened.finish())["v"].values.ravel().tolist() == [1.0, 2.0]
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize("token", [5, b"secret", "sécret", "secret\n"])
 def test_function_whose_token_cannot_be_sent_is_refused_and_not_shown(guarded: Guarded, token: Any) -> None:
     client = sa.Client(guarded.address, token=lambda: token, tls=guarded.ca)
@@ -190,31 +170,6 @@ def test_token_over_a_plain_connection_to_another_machine_is_refused(
     monkeypatch.setenv("SPARSEAGG_TOKEN", "secret")
     with pytest.raises(sa.InvalidArgumentError, match="SPARSEAGG_TOKEN"):
         twin(address)
-
-
-@pytest.mark.parametrize("address", ["localhost:1", "127.0.0.1:1", "[::1]:1", "ipv4:127.0.0.1:1", "unix:/tmp/s"])
-def test_token_over_a_plain_connection_within_the_machine_is_sent(address: str) -> None:
-    sa.Client(address, token="secret").close()
-
-
-def test_server_says_at_its_start_whether_it_believes_everybody(
-    guarded: Guarded, tmp_path: pathlib.Path, start_server: Callable[..., Any]
-) -> None:
-    start_server()
-    logs = {path: path.read_text() for path in tmp_path.glob("server-*.log")}
-    assert sorted(text.count("no_authentication") for text in logs.values()) == [0, 1]
-    assert not any(token in text for token in guarded.token.values() for text in logs.values())
-
-
-def test_server_of_another_authority_is_not_trusted(
-    guarded: Guarded, tmp_path: pathlib.Path, start_server: Callable[..., Any]
-) -> None:
-    other = tmp_path / "other"
-    start_server("--dev-tls", str(other))
-    for tls in (other / "ca.pem", True, False):
-        client = sa.Client(guarded.address, token=guarded.token["admin"], tls=tls, retry=ONCE)
-        with client, pytest.raises(sa.errors.UnavailableError):
-            client.server_info()
 
 
 def test_client_certificate_is_the_identity(tmp_path: pathlib.Path, start_server: Callable[..., Any]) -> None:

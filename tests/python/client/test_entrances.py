@@ -65,15 +65,3 @@ def test_weight_without_effect_is_refused_at_every_entrance(start_server):
         answer = http_calls.request(server.http_address, "POST", f"/v1/{opened.name}/chunks", body)
         assert (answer.status, NO_EFFECT in answer.json["detail"]) == (400, True)
         assert opened.refresh().num_submissions == 1
-
-
-def test_option_without_effect_is_refused_over_http(start_server):
-    server = start_server("--http-address", "127.0.0.1:0")
-    round_spec = {"tensors": [{"name": "v", "dtype": "DTYPE_FLOAT32", "num_rows": 10}], "aggregation": {"fill": 1.0}}
-    for path, body in (
-        ("rounds", {"spec": round_spec}),
-        ("streams", {"stream_id": "s", "spec": {"round": round_spec, "buffer": 2}}),
-    ):
-        answer = http_calls.request(server.http_address, "POST", f"/v1/{path}", body)
-        assert answer.status == 400, answer.body
-        assert "fill is for the result layouts dense and auto" in answer.body.decode()

@@ -16,46 +16,6 @@ from sparseagg.cluster.exchange import count_keys, export_page, export_submissio
 from sparseagg.v1 import aggregation_pb2 as pb
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64"])
-def test_merge_of_an_export_has_the_same_bits(client, dtype):
-    rng = np.random.default_rng(5)
-    spec = one(dtype, num_rows=40, row_width=3, keep_submissions=True, return_counts=True)
-    opened = client.create_round(spec)
-    for client_id in range(9):
-        keys = rng.integers(0, 40, 30)  # many of them several times
-        rows = rng.integers(-100, 100, (30, 3))
-        opened.submit(client_id, (keys, rows if "int" in dtype else rows.astype("f4") / np.float32(7)))
-    opened.seal()
-    for ranges in ([(0, None)], [(0, 13), (13, 14), (14, None)]):
-        parts = []
-        for keys in ranges:
-            exported = export_submissions(opened, keys=keys)
-            assert list(exported) == [str(each) for each in range(9)]
-            assert all(np.all((u.keys >= keys[0]) & (u.keys < (keys[1] or 40))) for u in exported.values())
-            merged = sa.aggregate({each: (update.keys, update.values) for each, update in exported.items()}, spec)
-            parts.append(merged["v"])
-        assert opened.refresh().state == "sealed"
-        columns = [np.concatenate([getattr(part, name) for part in parts]) for name in ("keys", "values", "counts")]
-    result = opened.finish()["v"]
-    for name, column in zip(("keys", "values", "counts"), columns):
-        assert getattr(result, name).tobytes() == column.tobytes(), name
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
-def test_arrays_of_a_page_need_no_copy(client, dtype):
-    """Whatever stands before them in the message: the engine borrows arrays that are aligned."""
-    for length in range(1, 10):
-        spec = sa.RoundSpec([sa.TensorSpec("v" * length, dtype, num_rows=1 << 40 if length % 2 else 9000)])
-        with client.create_round(spec) as opened:
-            for number in range(3):
-                opened.submit(f"c{number}", (np.arange(length + number), np.ones(length + number)))
-            opened.seal()
-            exported = export_submissions(opened)
-        assert [len(each.values) for each in exported.values()] == [length, length + 1, length + 2]
-        # Of later submissions, too, since rows are of whole values.
-        assert all(each.keys.flags.aligned and each.values.flags.aligned for each in exported.values())
-
-
 def test_weights_and_keys_of_a_union(client):
     spec = sa.RoundSpec(
         [sa.TensorSpec("u", "float32", num_rows=0, op="union"), sa.TensorSpec("v", "float32", num_rows=5)],

@@ -75,26 +75,6 @@ async def _get(address: str, name: str) -> sa.aio.Round:
         return await client.get_round(name)
 
 
-def test_forked_child_opens_connections_of_its_own(client):
-    opened = client.create_round(ONE)
-    opened.submit("before", UPDATE)
-    channels = client._connection._server.channels
-
-    def child(pipe):
-        opened.submit("child", UPDATE)
-        client.close()
-        pipe.send(len(channels._channels))
-
-    here, there = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=child, args=(there,))
-    process.start()
-    assert here.poll(PATIENCE_S)
-    assert here.recv() == 1
-    process.join(PATIENCE_S)
-    assert opened.submit("child", UPDATE).duplicate, "the parent's connections are as they were"
-    assert opened.finish()["v"].values.tolist() == [2.0, 4.0]
-
-
 def test_memory_round_in_a_forked_child_says_so():
     def child(pipe, opened):
         try:
@@ -217,16 +197,6 @@ def test_release_closes_a_connection_of_the_rounds_own_alone(client):
         own._release()
         with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
             own.refresh()
-
-
-def test_aio_from_handle_releases(client):
-    async def job() -> None:
-        async with await sa.aio.Round.from_handle(client.create_round(ONE).handle) as opened:
-            await opened.submit("a", UPDATE)
-        with pytest.raises(sa.errors.FailedPreconditionError, match="this client is closed"):
-            await opened.refresh()
-
-    asyncio.run(job())
 
 
 def num_sockets() -> int:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg._internal.client.connection import Connection
-from sparseagg._internal.client.retry import Resumption
 from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer, home_of
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -212,27 +211,3 @@ def test_a_home_gets_no_token_in_clear(rounds, servers):
         opened = client.create_round(dataclasses.replace(SPEC, cluster=ClusterSpec(homes)))
         with pytest.raises(sa.errors.InvalidArgumentError, match=r"everybody on the way to 192\.0\.2\.1"):
             opened.submit(client_id, UPDATE)
-
-
-class SentHome(grpc.RpcError):
-    """The answer of a server that is not the client's home."""
-
-    def __init__(self, *home: tuple[str, str]) -> None:
-        self._home = home
-
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.FAILED_PRECONDITION
-
-    def details(self) -> str:
-        return "no"
-
-    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
-        return self._home
-
-
-def test_upload_that_is_sent_home_is_not_begun_again_where_it_was() -> None:
-    for home, waits in (((), True), ((("sparseagg-home", "a:1"),), False)):
-        resumption = Resumption(sa.RetryPolicy())
-        resumption.first_chunk(None)
-        resumption.arrived()
-        assert (resumption.wait_after(SentHome(*home)) is not None) == waits

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,6 @@ import grpc
 import pytest
 import sparseagg as sa
 from every_client import SHELLS, settled
-from sparseagg._internal.client.retry import call_seconds, pause_after
 from test_retry import Scripted, serving, update
 
 SELDOM = sa.RetryPolicy(attempts=3, initial=60.0, maximum=60.0)
@@ -67,29 +65,3 @@ def test_call_without_an_answer_in_its_time_says_which_one_it_is(shell: type, ti
     expected = pytest.raises(sa.errors.DeadlineExceededError, match=r"^GetRound has had no answer within 0\.2 s$")
     with late(slow=True) as (_, address), settled(shell, address, timeout=timeout) as client, expected:
         client.get_round("r")
-
-
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> float:
-    """The time, which stands still."""
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    return now
-
-
-def test_call_seconds_calls_behind_each_other_share_one_grace(now: float) -> None:
-    assert call_seconds(now + 4, patient=True) == pytest.approx(9.0)
-    assert call_seconds(now - 4, patient=True) == pytest.approx(1.0)
-    assert call_seconds(now - 6, patient=True) == 0.0
-    assert call_seconds(None, patient=True) is None
-    assert call_seconds(now - 4) == 0.0
-
-
-def test_pause_after_makes_no_attempt_without_time(now: float) -> None:
-    assert pause_after(None, now + 60) == (0.0, False)
-    assert pause_after(3.0, None) == (3.0, True)
-    assert pause_after(3.0, now + 60) == (3.0, True)
-    assert pause_after(3.0, now - 1) == (0.0, False)
-    assert pause_after(3.0, now - 1, patient=True) == (0.0, False)
-    assert pause_after(90.0, now + 60) == (pytest.approx(60.0), False)
-    assert pause_after(90.0, now + 60, patient=True)[1]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import subprocess
 import sys
 import threading
 import time
-import weakref
 from concurrent import futures
 
 import numpy as np
@@ -87,16 +85,6 @@ def test_memory_client_without_engine_says_so_at_once(shell, monkeypatch):
         shell(":memory:")
 
 
-def test_memory_clients_have_rounds_of_their_own():
-    with sa.Client(":memory:") as first, sa.Client(":memory:") as second:
-        assert first.address == ":memory:"
-        opened = first.create_round(ONE, "r")
-        assert list(second.list_rounds()) == []
-        second.create_round(sa.RoundSpec([sa.TensorSpec("w", "int32", num_rows=5)]), "r")
-        opened.submit("a", UPDATE)
-        assert opened.finish()["v"].keys.tolist() == [1, 2]
-
-
 def test_memory_round_has_copies_of_updates_and_gives_copies_of_results():
     keys, rows = np.array([1, 2], np.uint32), np.array([1, 2], np.float32)
     dense = np.ones(10, np.float32)
@@ -112,28 +100,6 @@ def test_memory_round_has_copies_of_updates_and_gives_copies_of_results():
         merged.keys[:] = 0
         again = opened.result(keys=(1, 4))["v"]
         assert (again.keys.tolist(), again.values.tolist()) == ([1, 2, 3], [2, 3, 1])
-
-
-def test_memory_round_takes_one_submission_of_a_client_from_many_threads():
-    with sa.Client(":memory:") as client, futures.ThreadPoolExecutor(16) as threads:
-        opened = client.create_round(ONE)
-        answers = list(threads.map(lambda i: opened.submit(f"c{i % 8}", ([i % 8], [1.0])), range(64)))
-        assert sum(not answer.duplicate for answer in answers) == 8
-        assert opened.finish()["v"].values.tolist() == [1.0] * 8
-        assert opened.info.num_submissions == 8
-
-        full = client.create_round(sa.RoundSpec(ONE.tensors, max_submissions=3))
-
-        def refused(i: int) -> str:
-            try:
-                full.submit(f"c{i}", UPDATE)
-            except sa.errors.FailedPreconditionError as error:
-                return str(error).partition(": ")[2]
-            return ""
-
-        expected = [""] * 3 + ["there are max_submissions 3 submissions already"] * 29
-        assert sorted(threads.map(refused, range(32))) == expected
-        assert full.wait(PATIENCE_S).num_submissions == 3
 
 
 def test_memory_waits_of_asyncio_leave_the_threads_to_others():
@@ -203,32 +169,6 @@ def test_memory_disconnect_ends_a_merge_that_is_waited_for(no_merges):
     asyncio.run(asyncio.wait_for(job(), PATIENCE_S))
 
 
-def test_memory_aio_disconnect_ends_calls_under_way():
-    async def job():
-        client = sa.aio.Client(":memory:")
-        opened = await client.create_round(ONE)
-        call = asyncio.create_task(opened.wait())
-        await asyncio.sleep(0)
-        await client.close()
-        with pytest.raises(sa.errors.CancelledError, match="this client is closed"):
-            await call
-
-    asyncio.run(asyncio.wait_for(job(), PATIENCE_S))
-
-
-def test_memory_delete_ends_waits():
-    async def job():
-        async with sa.aio.Client(":memory:") as client:
-            opened = await client.create_round(ONE)
-            call = asyncio.create_task(opened.wait())
-            await asyncio.sleep(0)
-            await opened.delete()
-            return await call
-
-    info = asyncio.run(asyncio.wait_for(job(), PATIENCE_S))
-    assert (info.state, info.state_reason) == ("cancelled", "the round was deleted")
-
-
 @pytest.mark.parametrize("end", ["cancel", "delete"])
 def test_memory_round_that_has_no_use_is_freed(end):
     with sa.Client(":memory:") as client:
@@ -238,25 +178,6 @@ def test_memory_round_that_has_no_use_is_freed(end):
         assert client._connection._rounds.memory_bytes > empty
         getattr(opened, end)()
         wait_until_freed(client, 0 if end == "delete" else empty)
-
-
-def test_memory_aggregate_that_fails_frees_its_updates():
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10_000)], deadline=3600)
-    update = np.ones(10_000, np.float32)
-    with sa.Client(":memory:") as client:
-        with pytest.raises(sa.InvalidArgumentError):
-            client.aggregate([update, update * np.inf], spec)
-        wait_until_freed(client, to=10_000)
-
-
-def test_memory_client_without_use_is_freed():
-    client = sa.Client(":memory:")
-    opened = client.create_round(sa.RoundSpec(ONE.tensors, deadline=1800))
-    opened.submit("a", UPDATE)
-    rounds = weakref.ref(client._connection)
-    del client, opened
-    gc.collect()
-    assert rounds() is None
 
 
 @pytest.mark.parametrize("end", ["sys.exit()", "os.fork() or sys.exit()", "os.fork() and os.wait()"])

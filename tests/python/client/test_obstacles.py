@@ -2,50 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-import threading
-from collections.abc import Callable, Iterator
 
-import pytest
 from sparseagg._internal.client.obstacles import find_obstacle, may_look
-
-
-@contextlib.contextmanager
-def answering(talk: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A port whose connections are given to ``talk``, and then closed."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    with connection, contextlib.suppress(OSError):
-                        talk(connection)
-
-        accepting = threading.Thread(target=accept)
-        accepting.start()
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            accepting.join()
 
 
 def test_find_obstacle_of_a_port_that_says_nothing_is_unknown():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         assert find_obstacle(address, False, "", 0.05) is None
-
-
-@pytest.mark.parametrize("answer", [b"", b"\0", b"SSH-2.0-x\r\n", b"\0\0\0\4\0\0\0\0\0"])
-def test_find_obstacle_of_a_port_that_says_something_else_is_unknown(answer):
-    def talk(connection: socket.socket) -> None:
-        connection.sendall(answer)
-        connection.recv(1 << 16)
-
-    with answering(talk) as address:
-        assert find_obstacle(address, False, "", 10.0) is None
 
 
 def test_find_obstacle_goes_not_where_grpc_goes_through_a_proxy(monkeypatch):

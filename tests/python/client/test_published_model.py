@@ -154,34 +154,6 @@ def test_version_that_is_removed_during_the_reading_is_no_error(any_client, monk
     assert bits(mine) == bits(arrays)
 
 
-def test_changes_are_few_bytes_of_a_large_model(client):
-    """What a client reads for ten versions of 1 % of the rows, in the bytes that the server has encoded."""
-    rng = np.random.default_rng(SEED)
-    model = client.model(new_name())
-    arrays = {"embedding": rng.standard_normal((100_000, 16), np.float32)}
-    model.publish(0, arrays, whole=True)
-    mine = {"embedding": arrays["embedding"].copy()}
-    for version in range(1, 11):
-        keys = rng.choice(100_000, 1000, replace=False)
-        arrays["embedding"][keys] += 1
-        model.publish(version, {"embedding": (keys, arrays["embedding"][keys])})
-    before = encoded_bytes(client, model.name)
-    assert model.catch_up(mine, since=0) == 10
-    sparse = encoded_bytes(client, model.name) - before
-    assert bits(mine) == bits(arrays)
-    dense = arrays["embedding"].nbytes
-    print(f"{sparse} bytes for ten versions, {10 * dense} for ten dense models: {10 * dense / sparse:.1f} times fewer")
-    assert 10 * 1000 * 64 <= sparse < 10 * 1000 * 68
-    assert model.catch_up({"embedding": np.zeros_like(arrays["embedding"])}) == 10
-    assert encoded_bytes(client, model.name) - before - 2 * sparse == pytest.approx(dense, rel=0.01)
-    model.delete()
-
-
-def encoded_bytes(client: sa.Client, name: str) -> int:
-    rounds = [each for each in client.list_rounds() if each.name.startswith(f"rounds/{name}-")]
-    return sum(stage.bytes for each in rounds for stage in each.info.timeline.stages if stage.stage == "encode")
-
-
 def test_torch_tensors_are_written_in_place(client):
     torch = pytest.importorskip("torch")
     model = client.model(new_name())
@@ -280,16 +252,6 @@ def test_a_model_that_changes_its_tensors_is_published_whole(any_client):
     assert bits(mine) == bits(new)
 
 
-def test_a_version_again_has_no_effect(any_client):
-    name, arrays = new_name(), {"w": np.zeros((100, 4))}
-    model = published(any_client, name)
-    model.publish(0, arrays, whole=True)
-    for _ in range(2):
-        model.publish(1, {"w": (np.arange(60), np.ones((60, 4)))})
-    rounds = [each.name for each in any_client.list_rounds() if name in each.name]
-    assert sorted(rounds) == [f"rounds/{name}-v{version:018}" for version in (0, 1)]
-
-
 def test_a_publisher_goes_on_after_a_failed_start(any_client, monkeypatch):
     name, arrays = new_name(), {"w": np.zeros((100, 4))}
     published(any_client, name).publish(0, arrays, whole=True)
@@ -304,22 +266,6 @@ def test_a_publisher_goes_on_after_a_failed_start(any_client, monkeypatch):
     monkeypatch.setattr(async_model, "model_tensors", model_tensors)
     with pytest.raises(sa.errors.UnavailableError):
         model.publish(1, {"w": ([1], np.ones((1, 4)))})
-    model.publish(1, {"w": ([1], np.ones((1, 4)))})
-
-
-def test_a_whole_model_may_expire_while_a_version_is_uploaded(any_client, monkeypatch):
-    name, arrays = new_name(), {"w": np.zeros((4, 4))}
-    model = published(any_client, name)
-    model.publish(0, arrays, whole=True)
-    real, remaining = async_model._Kept.remains, [True]
-    monkeypatch.setattr(async_model._Kept, "remains", lambda self, share: remaining[0] and real(self, share))
-    put = async_model.PublishedModel._put
-
-    async def slowly(self, *arguments):
-        remaining[0] = False
-        return await put(self, *arguments)
-
-    monkeypatch.setattr(async_model.PublishedModel, "_put", slowly)
     model.publish(1, {"w": ([1], np.ones((1, 4)))})
 
 

@@ -93,20 +93,6 @@ def test_private_round_hides_rare_keys_and_refuses_withdrawals(private_server):
             client.create_round(private_spec(prune_zeros=True))
 
 
-def test_cut_keeps_the_noisy_rows_of_largest_norm(private_server):
-    spec = private_spec()
-    cut = dataclasses.replace(spec, tensors=(spec.tensors[0].with_options(result_top_k=1), spec.tensors[1]))
-    with sa.Client(private_server.address) as client:
-        results = []
-        for each in (spec, cut):
-            opened = client.create_round(each)
-            for name, update in crowd(60).items():
-                opened.submit(name, update)
-            results.append(opened.finish()["v"])
-    assert results[0].keys.tolist() == [3, 70]
-    assert len(results[1].keys) == 1
-
-
 def test_restart_publishes_the_same_noise_and_other_keys_nothing(start_server, tmp_path):
     flags = ["--data-dir", str(tmp_path / "data"), *_key_file(tmp_path)]
     first = start_server(*flags)
@@ -251,22 +237,3 @@ def test_all_that_others_can_read_is_the_same_with_and_without_a_submission(star
         assert with_it == without
         assert with_it["GET /v1/rounds/r"][0] == 200
     assert seen[0][1]["GET /v1/rounds/r/result?tensor=v"][0] == 200
-
-
-def test_over_json(private_server):
-    spec = {
-        "tensors": [{"name": "v", "dtype": "DTYPE_FLOAT32", "num_rows": 10}],
-        "aggregation": {"numerics": "NUMERICS_FIXED_POINT"},
-        "max_submissions": 10,
-        "clip": {"l2": 1.0},
-        "privacy": {
-            "noise_multiplier": 1.0,
-            "keys": "KEY_SELECTION_PUBLIC",
-            "public_keys": [{"tensor": "v", "keys": [4]}],
-        },
-    }
-    made = http_calls.request(private_server.http_address, "POST", "/v1/rounds", {"round_id": "j", "spec": spec})
-    assert made.json["spec"]["privacy"]["keys"] == "KEY_SELECTION_PUBLIC"
-    with sa.Client(private_server.address) as client:
-        assert client.get_round("j").finish()["v"].keys.tolist() == [4]
-    assert b"PrivacySpec" in http_calls.request(private_server.http_address, "GET", "/v1/openapi.json").body

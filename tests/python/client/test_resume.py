@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 import time
-import tracemalloc
 from concurrent import futures
 from typing import Any
 
@@ -14,10 +13,6 @@ import pytest
 import sparseagg as sa
 from every_client import settled
 from sparseagg._internal.client import connection
-from sparseagg._internal.client.retry import Resumption
-from sparseagg._internal.client.upload import make_upload
-from sparseagg._internal.wire.encode import PLAIN, WireFormat
-from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1_000_000)], weighting="by_weight", return_counts=True)
 FAST = sa.RetryPolicy(initial=0.01, maximum=0.05)
@@ -92,19 +87,6 @@ def test_submit_by_a_new_process_of_other_content_counts_as_if_it_were_alone(
     leave_half(flaky, opened)
     assert not submits(server.address, opened, **change).duplicate
     assert_counts_once(opened, keys, values)
-
-
-@SUBMITS
-def test_submit_by_many_processes_resumes_where_the_last_one_died(flaky, client, submits):
-    # None of them carries half of the update. How each packs its keys is its own affair.
-    opened = client.create_round(SPEC)
-    for encoding in ["plain", "auto", "plain", "auto", "plain", "auto"]:
-        try:
-            submits(flaky(350_000).address, opened, key_encoding=encoding, retry=sa.RetryPolicy(attempts=1))
-        except sa.errors.UnavailableError:
-            continue
-        break
-    assert_counts_once(opened)
 
 
 @pytest.mark.parametrize("factor", [1, 2], ids=["same content", "other content"])
@@ -210,32 +192,6 @@ def test_submit_to_a_round_that_closes_meanwhile_says_that(server, client, halts
             first.result(timeout=60)
 
 
-@SUBMITS
-def test_submit_of_other_content_under_an_id_that_has_committed_is_refused(server, client, submits):
-    opened = client.create_round(SPEC)
-    submits(server.address, opened)
-    assert submits(server.address, opened).duplicate
-    assert submits(server.address, opened, chunk_bytes=20_000).duplicate
-    with pytest.raises(sa.errors.AlreadyExistsError, match="other content"):
-        submits(server.address, opened, (KEYS, VALUES * 2))
-    with pytest.raises(sa.errors.AlreadyExistsError, match="other content"):
-        submits(server.address, opened, (KEYS, VALUES * 2), chunk_bytes=20_000)
-    assert_counts_once(opened)
-
-
-def test_resumption_of_an_upload_begun_anew_takes_its_own_place_for_its_own():
-    # The server has opened it, and not appended its first chunk yet, when it is asked.
-    opened = pb.UploadStatus(submission_id="mine", client_id="a", next_sequence=0)
-    resumption = Resumption(FAST)
-    assert resumption.first_chunk(None) == 0
-    resumption.arrived()
-    assert resumption.first_chunk(None) == 0  # discarded meanwhile
-    assert resumption.first_chunk(opened) == 0
-    resumption.arrived()
-    with pytest.raises(sa.errors.FailedPreconditionError, match="another upload"):
-        resumption.first_chunk(opened)
-
-
 class Stalls:
     """Lets so many uploads sleep before their fourth chunk, or behind the last one."""
 
@@ -289,27 +245,6 @@ def test_submit_that_stalls_beyond_the_upload_timeout_goes_on(
 
 
 @SUBMITS
-@pytest.mark.parametrize("resumable", [True, False], ids=["unary", "stream"])
-def test_submit_over_a_network_that_stalls_beyond_the_clients_timeout_goes_on(flaky, client, submits, resumable):
-    opened = client.create_round(SPEC)
-    proxy = flaky(400_000, pause_s=2.0)
-    submits(proxy.address, opened, key_encoding="plain", resumable=resumable, timeout=1.0)
-    assert proxy.paused == 1
-    assert_counts_once(opened)
-
-
-@SUBMITS
-@OWN_ID
-def test_submit_that_stalls_before_its_commit_goes_on(impatient, stalls, submits, submission_id):
-    with sa.Client(impatient) as client:
-        opened = client.create_round(SPEC)
-        stalls.left, stalls.behind = 1, True
-        assert not submits(impatient, opened, submission_id=submission_id).duplicate
-        assert stalls.left == 0
-        assert_counts_once(opened)
-
-
-@SUBMITS
 @pytest.mark.parametrize(
     ("resumable", "kind"), [(True, sa.errors.FailedPreconditionError), (False, sa.errors.DeadlineExceededError)]
 )
@@ -322,55 +257,3 @@ def test_submit_that_stalls_again_and_again_ends_and_names_the_timeout(impatient
             submits(impatient, opened, resumable=resumable, retry=retry)
         assert stalls.left == 10 - retry.attempts
         opened.cancel()
-
-
-def tag(update=(KEYS, VALUES), weight=1.0, *, chunk_bytes=50_000, wire=PLAIN, submission_id="mine") -> bytes:
-    return make_upload(
-        SPEC,
-        update,
-        client_id="a",
-        weight=weight,
-        chunk_bytes=chunk_bytes,
-        wire=wire,
-        submission_id=submission_id,
-    ).tag
-
-
-def test_upload_tag_is_that_of_content_and_chunks():
-    assert len(tag()) == 16
-    assert tag() == tag((KEYS.astype(np.uint32), VALUES.copy()))
-    assert tag() == tag(wire=WireFormat(keys=frozenset({"implicit", "delta_bitpacked"})))
-    changed = VALUES.copy()
-    changed[-1] = -changed[-1]
-    others = [
-        tag((KEYS, changed)),
-        tag((KEYS[:-1], VALUES[:-1])),
-        tag((KEYS[::-1], VALUES)),
-        tag(weight=None),
-        tag(weight=2.0),
-        tag(chunk_bytes=50_010),
-        tag(wire=WireFormat(values={"v": "float16"})),
-        tag(([], [])),
-    ]
-    assert len({tag(), *others}) == 1 + len(others)
-
-
-def test_upload_tag_is_made_without_copies():
-    update = (np.arange(1_000_000, dtype=np.uint32), np.ones(1_000_000, np.float32))
-    tag(update)
-    tracemalloc.start()
-    try:
-        tag(update)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 1_000_000
-
-
-@SUBMITS
-@pytest.mark.parametrize("more", [{"submission_id": None}, {"resumable": False}], ids=["random id", "stream"])
-def test_submit_that_nobody_else_can_resume_is_not_hashed(server, client, monkeypatch, submits, more):
-    monkeypatch.setattr("sparseagg._internal.client.upload.upload_tag", None)
-    opened = client.create_round(SPEC)
-    submits(server.address, opened, **more)
-    assert_counts_once(opened)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import fractions
 import re
-import socket
-import threading
 import time
 from concurrent import futures
 
@@ -19,8 +17,7 @@ from google.protobuf import empty_pb2
 from real_server import REPOSITORY
 from scripted_server import Scripted, serving
 from sparseagg._internal.client.channels import channel_options
-from sparseagg._internal.client.retry import poll_pause, wait_before_retry
-from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg._internal.client.retry import wait_before_retry
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=100_000)], return_counts=True)
 FAST = sa.RetryPolicy(initial=0.01, maximum=0.05)
@@ -99,15 +96,6 @@ def test_client_learns_that_a_restarted_server_takes_smaller_messages(start_serv
         assert opened.submit("b", update(), key_encoding="plain").num_tuples == 100_000
 
 
-def test_client_no_server_is_unavailable_and_a_connection_error():
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        address = f"127.0.0.1:{unused.getsockname()[1]}"
-    with sa.Client(address, retry=sa.RetryPolicy(attempts=2, initial=0.01)) as client:
-        with pytest.raises(sa.errors.UnavailableError) as failed:
-            client.server_info()
-        assert isinstance(failed.value, ConnectionError)
-
-
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 RETRIED = [UNAVAILABLE, grpc.StatusCode.CANCELLED]
 
@@ -129,33 +117,6 @@ def test_client_whom_the_server_sends_away_tries_as_often_as_allowed(code, failu
                 client.get_round("r")
             assert failed.value.code is code
     assert servicer.calls == (failures + 1 if succeeds else attempts)
-
-
-class Silent:
-    """Takes calls, and answers none before the end of the test."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.called = threading.Event()
-        self.end = threading.Event()
-
-    def GetRound(self, request, context):
-        self.calls += 1
-        self.called.set()
-        self.end.wait(60)
-        return pb.Round(name=request.name, state=pb.ROUND_STATE_OPEN)
-
-
-def test_client_that_disconnects_is_cancelled_and_does_not_try_again():
-    servicer = Silent()
-    with serving(servicer) as address, sa.Client(address, retry=FAST) as client, futures.ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.get_round, "r")
-        assert servicer.called.wait(60)
-        client.close()
-        with pytest.raises(sa.errors.CancelledError, match="this client is closed"):
-            waiting.result(timeout=60)
-        servicer.end.set()
-    assert servicer.calls == 1
 
 
 def test_client_exhausted_with_a_delay_is_tried_again_no_sooner():
@@ -238,46 +199,9 @@ def test_retry_policy_waits_grow_up_to_the_maximum():
         assert bound / 2 <= wait <= bound
 
 
-def test_retry_policy_first_wait_is_no_longer_than_the_maximum():
-    assert max(sa.RetryPolicy(attempts=4, initial=60.0, maximum=0.5).waits()) <= 0.5
-
-
-def test_client_token_goes_with_every_call():
-    servicer = Scripted()
-    with serving(servicer) as address, sa.Client(address, token="secret") as client:
-        client.get_round("r")
-    assert ("authorization", "Bearer secret") in [tuple(pair) for pair in servicer.metadata]
-
-
-def test_client_tls_trusts_the_given_authority(tmp_path, self_signed):
-    key, certificate = self_signed
-    credentials = grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
-    once = sa.RetryPolicy(attempts=1)
-    with serving(Scripted(), credentials) as address:
-        with sa.Client(address, tls=certificate, retry=once) as client:
-            assert client.get_round("r").name == "rounds/r"
-        with sa.Client(address, tls=True, retry=once) as client, pytest.raises(sa.errors.UnavailableError):
-            client.get_round("r")
-
-
-@pytest.mark.parametrize("number", [np.float32(0.25), np.int64(1), fractions.Fraction(1, 4), 1])
-def test_retry_policy_keeps_numbers_that_clocks_take(number):
-    policy = sa.RetryPolicy(attempts=np.int8(4), initial=number, multiplier=number, maximum=number)
-    assert [type(wait) for wait in policy.waits()] == [float] * 3
-    assert type(poll_pause(policy, 30.0, time.monotonic())) is float
-    assert (type(policy.attempts), policy) == (int, sa.RetryPolicy(4, float(number), float(number), float(number)))
-
-
 def test_client_retries_after_waits_of_any_type_of_number():
     servicer = Scripted(UNAVAILABLE, UNAVAILABLE)
     policy = sa.RetryPolicy(initial=np.float32(0.001), multiplier=fractions.Fraction(3, 2))
     with serving(servicer) as address, sa.Client(address, retry=policy) as client:
         client.get_round("r")
     assert servicer.calls == 3
-
-
-@pytest.mark.parametrize("waits", [{"initial": 0}, {"initial": 1e-9}, {"maximum": 0}])
-def test_long_polls_that_are_answered_at_once_have_a_pause_whatever_the_policy(waits):
-    now = time.monotonic()
-    assert poll_pause(sa.RetryPolicy(**waits), 30.0, now) == 0.01
-    assert poll_pause(sa.RetryPolicy(**waits), 30.0, now - 60) == 0

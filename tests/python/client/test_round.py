@@ -1,4 +1,4 @@
-"""How rounds end, and how their end is waited for, by both clients."""
+"""How submissions fail at their making, how rounds end, and how their end is waited for, by both clients."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import sparseagg as sa
+from every_client import SHELLS, one, settled
+from sparseagg._internal.wire import encode
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 
@@ -56,3 +58,31 @@ def test_wait_at_a_server_that_waits_little_asks_now_and_then(connect, start_ser
     opened.start_merge()
     assert opened.wait().state == "done"
     client.close()
+
+
+@SHELLS
+@pytest.mark.parametrize("resumable", [False, True])
+def test_submit_raises_what_making_a_chunk_raises(server, monkeypatch, shell, resumable):
+    update = fail_after(monkeypatch, 2)
+    with settled(shell, server.address, chunk_bytes=1000) as client:
+        opened = client.create_round(one(num_rows=1000))
+        with pytest.raises(MemoryError, match="no room for this chunk"):
+            opened.submit("a", update, resumable=resumable)
+        with pytest.raises(MemoryError, match="no room for this chunk"):
+            client.aggregate([update], one(num_rows=1000))
+        assert opened.refresh().num_submissions == 0
+
+
+def fail_after(monkeypatch: pytest.MonkeyPatch, slices: int) -> tuple[np.ndarray, np.ndarray]:
+    """An update of more slices than that, making one of which fails."""
+    made = []
+
+    def failing(*arguments):
+        made.append(arguments)
+        if len(made) > slices:
+            raise MemoryError("no room for this chunk")
+        return whole(*arguments)
+
+    whole = encode._slice
+    monkeypatch.setattr(encode, "_slice", failing)
+    return np.arange(1000), np.ones(1000, np.float32)

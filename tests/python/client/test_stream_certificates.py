@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import sparseagg as sa
@@ -13,13 +10,6 @@ from sparseagg import errors
 from sparseagg._internal.certificates.statement import decode_cbor
 
 TENSOR = sa.TensorSpec("v", "float32", num_rows=100, row_width=2)
-BOUND = {"numerics": "fixed_point", "value_bound": 4.0}
-SPECS = {
-    "uniform": {},
-    "by weight": {"weighting": "by_weight"},
-    "uniform fixed point": BOUND,
-    "fixed point by weight": {"weighting": "by_weight", "weight_bound": 4.0, **BOUND},
-}
 
 
 @pytest.fixture
@@ -46,22 +36,6 @@ def fill(client, **options):
         update = {"v": (keys, rng.random((30, 2), np.float32))}
         stream.submit(f"c{number % 4}", update, weight, base_version=base, submission_id=f"s{number}")
     return stream
-
-
-@pytest.mark.parametrize("options", SPECS.values(), ids=SPECS.keys())
-def test_a_version_is_certified_exported_and_computed_again(client, keys, tmp_path, options):
-    stream = fill(client, **options)
-    for number in (1, 2):  # in the first one, all staleness weights are 1
-        result = stream.result(number)["v"]
-        version, folder = stream.round(number), tmp_path / f"bundle-{number}"
-        sa.certificates.export_bundle(version, folder)
-        lines = sa.certificates.verify(version.certificate(), keys[1].read_bytes(), bundle=folder)
-        assert "computed again" in lines[-1]
-        command = [sys.executable, "-m", "sparseagg", "replay", folder, "-o", tmp_path / f"{number}.npz"]
-        subprocess.run(command, check=True)
-        with np.load(tmp_path / f"{number}.npz") as file:
-            assert file["v.values"].tobytes() == result.values.tobytes()
-            assert file["v.keys"].tolist() == result.keys.tolist()
 
 
 def test_receipts_of_versions_name_the_commit_and_its_base_version(client, keys):

@@ -47,17 +47,6 @@ def silence(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.parametrize("call", ["wait", "start_merge", "finish"])
-def test_wait_for_a_server_that_does_not_answer_ends_with_its_timeout(start_server, silence, connect, call):
-    server = start_server()
-    client = connect(server.address, timeout=None)
-    opened = client.create_round(SPEC)
-    silence(server)
-    with pytest.raises(TimeoutError, match=f"^{opened.name} was open when last heard of: "):
-        getattr(opened, call)(timeout=0.1)
-    client.close()
-
-
 TIMED = {
     "submit": lambda opened, client: opened.submit("b", update(), timeout=0.1),
     "resumable": lambda opened, client: opened.submit("b", update(), resumable=True, timeout=0.1),
@@ -86,16 +75,6 @@ def test_call_of_a_server_that_does_not_answer_ends_with_its_timeout(start_serve
         TIMED[call](opened, client)
     assert time.monotonic() - begun < retry.initial, "no attempt after it"
     client.close()
-
-
-def test_calls_within_their_timeout_are_what_they_are_without(client):
-    opened = client.create_round(SPEC)
-    assert not opened.submit("a", update(), timeout=60).duplicate
-    assert not opened.submit("b", update(), resumable=True, timeout=60).duplicate
-    expected = opened.finish(60)["v"].values.tolist()
-    assert opened.result(timeout=60)["v"].values.tolist() == expected
-    assert client.aggregate([update(), update()], SPEC, timeout=60)["v"].values.tolist() == expected
-    assert opened.start_merge(60).state == opened.wait(60).state == "done"
 
 
 @pytest.mark.parametrize("timeout", ["5", -1, True])

@@ -8,24 +8,7 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg._internal.client.transport import AsyncioTransport, BlockingTransport, run
-
-
-def test_run_returns_what_the_operation_returns():
-    async def operation() -> int:
-        transport = BlockingTransport()
-        await transport.sleep(0.0)
-        return await transport.convert(max, 3, 7)
-
-    assert run(operation()) == 7
-
-
-def test_run_raises_what_the_operation_raises():
-    async def operation() -> None:
-        raise sa.errors.NotFoundError("no such round")
-
-    with pytest.raises(sa.errors.NotFoundError, match="no such round"):
-        run(operation())
+from sparseagg._internal.client.transport import AsyncioTransport, run
 
 
 def test_run_of_an_operation_that_suspends_is_an_error():

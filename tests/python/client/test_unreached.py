@@ -14,11 +14,9 @@ import pytest
 import sparseagg as sa
 from every_client import SHELLS, settled
 from real_server import ServerProcess
-from scripted_server import Scripted, serving
 from sparseagg._internal.client.transport import AsyncioTransport, BlockingTransport
 from sparseagg._internal.commands import doctor
 from sparseagg._internal.commands.cli import main
-from sparseagg.v1 import aggregation_pb2 as pb
 
 NO_SERVER = r"^nothing listens at {}: is a server running\? \(.*Connection refused\)$"
 EAGER = sa.RetryPolicy(attempts=10**6, initial=0.01, maximum=0.02)
@@ -74,45 +72,12 @@ def test_client_of_an_unknown_host_asks_for_the_address(address, pauses):
     assert pauses == [0.0]
 
 
-def test_client_of_a_missing_socket_asks_for_the_server(tmp_path, pauses):
-    with pytest.raises(sa.errors.UnavailableError, match=r"is a server running\?"):
-        info(f"unix:{tmp_path}/socket", timeout=60)
-    assert pauses == [0.0]
-
-
 @SHELLS
 def test_timeout_of_the_client_is_that_of_all_attempts(shell, closed, pauses):
     expected = rf"^GetServerInfo has had no answer within {LEFT} s: nothing listens at .*: is a server running\? \("
     with pytest.raises(sa.errors.DeadlineExceededError, match=expected):
         info(closed, shell, timeout=2, retry=EAGER)
     assert len(pauses) > 1
-    assert sum(pauses) <= 2
-
-
-@SHELLS
-def test_timeout_of_the_client_is_that_of_all_attempts_at_a_server_that_sends_it_away(shell, pauses):
-    class Away(Scripted):
-        def GetServerInfo(self, request: Any, context: Any) -> None:
-            context.abort(sa.errors.UnavailableError.code, "away")
-
-    with serving(Away()) as address:
-        expected = rf"^GetServerInfo has had no answer within {LEFT} s: away$"
-        with pytest.raises(sa.errors.DeadlineExceededError, match=expected):
-            info(address, shell, timeout=2, retry=EAGER)
-    assert sum(pauses) <= 2
-
-
-def test_timeout_of_the_client_is_that_of_all_attempts_to_delete(pauses):
-    class Away(Scripted):
-        def DeleteRound(self, request: Any, context: Any) -> None:
-            context.abort(sa.errors.UnavailableError.code, "away")
-
-    with serving(Away()) as address, sa.Client(address, retry=EAGER) as client:
-        opened = client.get_round("r")
-        limit(client, 2)
-        expected = rf"^DeleteRound has had no answer within {LEFT} s: away$"
-        with pytest.raises(sa.errors.DeadlineExceededError, match=expected):
-            opened.delete()
     assert sum(pauses) <= 2
 
 
@@ -165,24 +130,6 @@ def test_client_takes_a_server_that_was_there_for_one_that_restarts(make, start_
         assert client.server_info().version == sa.__version__
 
 
-def test_handle_is_of_a_server_that_was_there(start_server, pauses):
-    server = start_server()
-    with sa.Client(server.address) as client:
-        handle = client.create_round(SPEC).handle
-    server.kill()
-    with pytest.raises(sa.errors.DeadlineExceededError, match=r"is a server running\?"):
-        sa.Round.from_handle(handle, timeout=2)
-    assert len(pauses) > 1
-
-
-def test_worker_ends_with_its_idle_timeout_where_there_has_been_no_server(closed):
-    no_server = pytest.raises(
-        (sa.errors.UnavailableError, sa.errors.DeadlineExceededError), match=r"is a server running\?"
-    )
-    with sa.Client(closed) as client, no_server:
-        client.work(lambda task: None, "site", idle_timeout=0.3)
-
-
 def test_worker_that_is_started_before_its_server_works(left, start_server, monkeypatch):
     monkeypatch.setattr("sparseagg._internal.client.async_tasks.RetryPolicy", lambda **_: EAGER)
     done: list[int] = []
@@ -211,21 +158,6 @@ def test_command_where_nothing_listens_asks_for_the_server(words, closed, capsys
     assert main([*words, "--address", closed, "--timeout", "60"]) == 1
     assert capsys.readouterr().err.startswith(f"sparseagg: nothing listens at {closed}: is a server running? (")
     assert pauses == [0.0]
-
-
-def test_command_has_one_timeout_for_all_its_calls(capsys):
-    class Slow(Scripted):
-        """Has always another page of rounds, after a while."""
-
-        def ListRounds(self, request: Any, context: Any) -> pb.ListRoundsResponse:
-            ended.wait(0.1)
-            return pb.ListRoundsResponse(next_page_token="more")
-
-    ended = threading.Event()
-    with serving(Slow()) as address:
-        assert main(["rounds", "list", "--address", address, "--timeout", "0.5"]) == 1
-        ended.set()
-    assert "ListRounds has had no answer within" in capsys.readouterr().err
 
 
 class Doors:
@@ -317,13 +249,3 @@ def test_client_of_another_authority_is_told_that_it_trusts_another(doors, self_
         ):
             info(doors.with_tls.address, tls=tls)  # of a name with two addresses, gRPC may tell the other one's error
     assert pauses == [0.0, 0.0]
-
-
-def test_server_with_tls_that_restarts_is_waited_for(start_server, tmp_path):
-    flags = ("--dev-tls", str(tmp_path / "tls"))
-    server = start_server(*flags)
-    with sa.Client(server.address, tls=tmp_path / "tls" / "ca.pem", retry=EAGER) as client:
-        client.server_info()
-        server.kill()
-        start_server(*flags, address=server.address)
-        assert client.server_info().version == sa.__version__

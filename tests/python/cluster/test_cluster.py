@@ -18,7 +18,6 @@ from every_client import digest, one
 from real_server import REPOSITORY, server_binary
 from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster, ray_servers
-from sparseagg.cluster.plan import cuts_of_counts, cuts_of_rows, is_crowded, ranges_of_counts
 from sparseagg.cluster.ray_servers import ray_session
 from sparseagg.cluster.server_keeper import ServerKeeper
 
@@ -53,78 +52,6 @@ def failure_of(opened):
 def test_homes_are_those_of_other_languages():
     """What they have in common is tested in C++."""
     assert [home_of(each, 4) for each in ("", "a", "client-7", "ü")] == [1, 3, 0, 1]
-
-
-def counts_of(keys):
-    """Buckets of one key each."""
-    return np.unique(keys, return_counts=True)
-
-
-def test_cuts_are_balanced_and_in_order():
-    rng = np.random.default_rng(3)
-    keys = (rng.zipf(1.2, 100_000) % 5000).astype(np.uint64)
-    for number in (1, 2, 8, 50):
-        ranges = cuts_of_counts(*counts_of(keys), number)
-        assert (ranges[0][0], ranges[-1][1]) == (0, None)
-        assert all(left[1] == right[0] for left, right in zip(ranges, ranges[1:]))
-        shares = [np.count_nonzero((keys >= b) & (keys < (2**64 - 1 if e is None else e))) for b, e in ranges]
-        heaviest = np.unique(keys, return_counts=True)[1].max()
-        assert max(shares) <= max(1.1 * len(keys) / number, heaviest)  # which has nothing beside it
-    assert cuts_of_counts(*counts_of(np.empty(0, np.uint64)), 4) == [(0, None)]
-    assert cuts_of_rows(3, 8) == [(0, 1), (1, 2), (2, None)]
-    assert cuts_of_rows(10, 2) == [(0, 5), (5, None)]
-
-
-def test_servers_sort_only_keys_that_crowd_in_few_buckets():
-    def crowds(keys, number, bits):
-        return is_crowded(*counts_of(keys), cuts_of_counts(*counts_of(keys), number), bits)
-
-    rng = np.random.default_rng(4)
-    for num_rows, bits in ((1 << 24, 14), (0, 54), (1000, 0)):
-        keys = rng.integers(0, (num_rows or 1 << 64) - 1, 100_000, np.uint64, endpoint=True)
-        for number in (1, 8, 700, 5000):
-            assert not crowds(keys, number, bits)
-    crowded = rng.integers(0, 9000, 100_000).astype(np.uint64)  # in one bucket
-    assert not crowds(crowded, 8, 14)
-    assert crowds(crowded, 9, 14)
-    assert crowds(crowded, 9, 54)
-    assert not crowds(crowded, 9, 4)
-    last = np.full(9, (1 << 64) - 1, np.uint64)
-    assert not crowds(last, 4, 54)
-    assert not crowds(last[:0], 4, 54)
-
-
-KEYS = {
-    "even": (lambda rng: rng.integers(0, 1 << 24, 10**6), 1 << 24),
-    "even, of any number": (lambda rng: rng.integers(0, 1 << 64, 10**6, np.uint64), 0),
-    "crowded": (lambda rng: np.exp(rng.uniform(0, np.log(2**40), 10**6)), 1 << 40),
-    "in 3000 places": (lambda rng: rng.integers(0, 3000, 10**6) * 330_000_017 + rng.integers(0, 900, 10**6), 10**12),
-}
-
-
-@pytest.mark.parametrize("number", [2, 400])
-@pytest.mark.parametrize("case", KEYS)
-def test_no_range_has_a_tenth_more_than_the_mean(case, number):
-    draw, num_rows = KEYS[case]
-    keys = np.sort(draw(np.random.default_rng(5)).astype(np.uint64))
-    asked = []
-
-    def count(bits, within):
-        within_bits, numbers = within or (((num_rows - 1) % (1 << 64)).bit_length(), [0])
-        asked.append(len(numbers) << (within_bits - bits))
-        firsts = (np.array(numbers, np.uint64) << np.uint64(within_bits % 64))[:, None]
-        begins = firsts + (np.arange(1 << (within_bits - bits), dtype=np.uint64) << np.uint64(bits))
-        lasts = begins + np.uint64((1 << bits) - 1)
-        return (np.searchsorted(keys, lasts, "right") - np.searchsorted(keys, begins)).reshape(-1)
-
-    ranges, any_order = ranges_of_counts(count, num_rows, number, lambda num_keys: number if num_keys == 10**6 else 0)
-    places = np.append(np.searchsorted(keys, np.array([begin for begin, _ in ranges], np.uint64)), len(keys))
-    assert len(ranges) <= number
-    for first, end in zip(places, places[1:]):
-        assert end - first <= 1.1 * len(keys) / number or keys[first] == keys[end - 1]
-    assert max(asked) <= 1 << 17
-    assert any_order or case == "crowded"
-    assert ranges_of_counts(None, num_rows, 1, None) == ([(0, None)], True)
 
 
 def test_submissions_are_on_their_home_servers(cluster, addresses):
@@ -163,13 +90,6 @@ def test_another_coordinator_goes_on(addresses):
         resumed.delete()
         with pytest.raises(sa.errors.NotFoundError, match=addresses[0]):
             last.resume(name)
-
-
-def test_creating_again_gives_the_same_round(cluster):
-    with cluster.create_round(SPEC, "twice") as opened:
-        assert cluster.create_round(SPEC, "twice").name == opened.name
-        with pytest.raises(sa.errors.AlreadyExistsError):
-            cluster.create_round(one(op="sum"), "twice")
 
 
 def test_servers_of_different_limits_make_no_cluster(start_server):
@@ -253,13 +173,6 @@ def test_clients_withdraw_nothing_from_a_sealed_round(start_server, tmp_path):
         assert opened.withdraw(CLIENTS[0])
 
 
-def test_round_without_submissions(cluster):
-    with submitted(cluster, one(layout="dense"), {}) as opened:
-        assert "on_empty" in failure_of(opened)
-    with submitted(cluster, one(), {}) as opened:
-        assert digest(opened.finish()) == digest(sa.aggregate({}, one()))
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -296,26 +209,6 @@ def test_bounds_of_submissions(cluster):
 def test_bad_arguments(arguments):
     with pytest.raises(sa.errors.InvalidArgumentError):
         Cluster(**arguments)
-
-
-def test_servers_come_back_from_their_directories(tmp_path):
-    with Cluster(2, data_dir=tmp_path) as first:
-        opened = submitted(first)
-        expected = digest(opened.finish())
-        name = opened.name
-    with Cluster(2, data_dir=tmp_path, ranges=5) as second:
-        assert digest(second.resume(name).finish()) == expected
-
-
-def test_server_that_is_killed_after_the_seal_comes_back(start_server, tmp_path):
-    flags = ["--data-dir", str(tmp_path / "data")]
-    servers = [start_server(*flags), start_server()]
-    with Cluster([each.address for each in servers]) as cluster:
-        opened = submitted(cluster)
-        opened.seal()
-        servers[0].kill()
-        start_server(*flags, address=servers[0].address)
-        assert digest(opened.finish()) == digest(sa.aggregate(updates_of(), SPEC))
 
 
 def test_example_of_the_page(monkeypatch, capsys):
@@ -356,29 +249,6 @@ def test_ray_that_is_missing_is_named(addresses):
         Cluster(addresses, executor="ray")
 
 
-@pytest.mark.parametrize("given", [None, "ray://head:10001", "ray start"])
-def test_ray_of_a_job_is_joined_as_it_is(monkeypatch, given):
-    """``ray job submit`` sets RAY_ADDRESS, ``ray start`` writes a file; ``ray.init`` then takes no number of CPUs."""
-    begun = []
-
-    def init(**options):
-        if given == "ray start" and "num_cpus" in options:
-            raise ValueError("When connecting to an existing cluster, num_cpus and num_gpus must not be provided.")
-        begun.append(options)
-
-    ray = types.ModuleType("ray")
-    ray.is_initialized, ray.shutdown, ray.init = (lambda: False), (lambda: None), init
-    for name in ("ray", "ray.util"):
-        monkeypatch.setitem(sys.modules, name, ray)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
-    monkeypatch.setenv("RAY_ADDRESS", given if given != "ray start" and given else "")
-    with ray_session(2.5) as joined:
-        assert joined is ray
-    (options,) = begun
-    # Others than the actors, such as tasks of Ray Data, find room on a Ray of this process, too.
-    assert options.get("num_cpus") == (None if given else 3 + (os.cpu_count() or 1))
-
-
 def test_servers_keep_their_ports_while_those_of_before_end(monkeypatch, tmp_path):
     """Of an actor whose node has died, Ray may start another one before its server has ended."""
     monkeypatch.setenv("SPARSEAGG_SERVER", server_binary())
@@ -412,3 +282,46 @@ def test_server_of_ray_starts_only_where_its_directory_can_be(monkeypatch, tmp_p
         assert not missing.exists()
     finally:
         actor.close()
+
+
+def test_creating_again_gives_the_same_round(cluster):
+    with cluster.create_round(SPEC, "twice") as opened:
+        assert cluster.create_round(SPEC, "twice").name == opened.name
+        with pytest.raises(sa.errors.AlreadyExistsError):
+            cluster.create_round(one(op="sum"), "twice")
+
+
+@pytest.mark.parametrize("given", [None, "ray://head:10001", "ray start"])
+def test_ray_of_a_job_is_joined_as_it_is(monkeypatch, given):
+    """``ray job submit`` sets RAY_ADDRESS, ``ray start`` writes a file; ``ray.init`` then takes no number of CPUs."""
+    begun = []
+
+    def init(**options):
+        if given == "ray start" and "num_cpus" in options:
+            raise ValueError("When connecting to an existing cluster, num_cpus and num_gpus must not be provided.")
+        begun.append(options)
+
+    ray = types.ModuleType("ray")
+    ray.is_initialized, ray.shutdown, ray.init = (lambda: False), (lambda: None), init
+    for name in ("ray", "ray.util"):
+        monkeypatch.setitem(sys.modules, name, ray)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
+    monkeypatch.setenv("RAY_ADDRESS", given if given != "ray start" and given else "")
+    with ray_session(2.5) as joined:
+        assert joined is ray
+    (options,) = begun
+    # Others than the actors, such as tasks of Ray Data, find room on a Ray of this process, too.
+    assert options.get("num_cpus") == (None if given else 3 + (os.cpu_count() or 1))
+
+
+def test_merges_that_fail_say_why(cluster):
+    for spec, weight, text in (
+        (one("int64"), None, "OUT_OF_RANGE: tensor 'v', key 1: the sum overflows int64"),
+        (one(op="mean", weighting="by_weight"), 0.0, "the weights of all submissions add up to 0, so there is no mean"),
+        (one(op="median", weighting="by_weight", layout="dense"), 0.0, "so there is no median"),
+    ):
+        update = np.ones(10) if spec.tensors[0].layout == "dense" else ([1], [2**62])
+        with cluster.create_round(spec) as opened:
+            for client_id in "ab":
+                opened.submit(client_id, update, weight)
+            assert text in failure_of(opened)

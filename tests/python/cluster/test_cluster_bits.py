@@ -15,21 +15,15 @@ import reference
 import sparseagg as sa
 from cuda_plugins import plugin
 from every_client import digest
-from golden_cases import cases
-from order_rounds import random_order_round
 from random_cuts import with_random_cuts
-from random_rounds import as_reference, error_of, is_weighted, random_pools, random_spec, random_updates
+from random_rounds import as_reference, error_of, random_pools, random_spec, random_updates
 from sparseagg.cluster import Cluster
 from sparseagg.cluster.ray_servers import ray_session
 
 SERVERS = (1, 2, 4, 8)
 RANGES = (1, 3, 8)
-# Privacy and scaling bounds are not for clusters.
-GOLDEN = [case for case in cases() if case.clients and case.spec.privacy is None and case.spec.clip is None]
 
 
-# SPARSEAGG_CLUSTER_SPECS=200 for more random rounds, and for golden rounds over each number of servers.
-IS_LONG = "SPARSEAGG_CLUSTER_SPECS" in os.environ
 NUM_SPECS = int(os.environ.get("SPARSEAGG_CLUSTER_SPECS", "48"))
 NUM_OTHERS = int(os.environ.get("SPARSEAGG_CLUSTER_SPECS", "12"))  # of Ray and of the CUDA engine
 
@@ -106,39 +100,6 @@ def accepted(spec, updates):
     }
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case.name)
-def test_golden_rounds(clusters, case):
-    check_golden(clusters, case, some_servers(case, 2))
-
-
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case.name)
-def test_golden_rounds_with_ray(ray_clusters, case):
-    check_golden(ray_clusters, case, some_servers(case, 1))
-
-
-@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case.name)
-def test_golden_rounds_with_cuda(cuda_clusters, case):
-    check_golden(cuda_clusters, case, some_servers(case, 1))
-
-
-def some_servers(case, count):
-    """Numbers of servers for a case, which differ from that before; all of them where time does not matter."""
-    first = GOLDEN.index(case)
-    return SERVERS if IS_LONG else [SERVERS[(first + i) % len(SERVERS)] for i in range(count)]
-
-
-def check_golden(clusters, case, servers):
-    used = is_weighted(case.spec.tensors, case.spec.weighting)
-    updates = {
-        client.id: (client.tensors, client.weight if used else None)
-        for client in case.clients
-        if client.id != case.refused
-    }
-    if any(tensor.clip is not None for tensor in case.spec.tensors):
-        pytest.skip("bounds of a tensor")
-    check_bits(clusters, case.spec, updates, servers)
-
-
 @pytest.mark.parametrize("seed", range(NUM_SPECS))
 def test_random_rounds(clusters, seed):
     check_random(clusters, seed)
@@ -163,14 +124,6 @@ def check_random(clusters, seed):
     print(spec)
     updates = random_updates(rng, spec, random_pools(rng, spec), int(rng.integers(0, 12)), int(rng.integers(0, 2)))
     check_bits(clusters, spec, accepted(spec, updates), SERVERS[seed % len(SERVERS) :][:1])
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_random_order_statistics(clusters, seed):
-    print("seed", seed)
-    spec, updates, _ = random_order_round(np.random.default_rng([39, seed]))
-    print(spec)
-    check_bits(clusters, spec, accepted(spec, dict(list(updates.items())[:70])), SERVERS[seed % len(SERVERS) :][:1])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64"])

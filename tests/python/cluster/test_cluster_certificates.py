@@ -106,16 +106,6 @@ def test_certificate_of_a_closed_round(key):
                 some.certificate()
 
 
-def test_receipts_that_do_not_fit_are_refused(key):
-    trusted = key.with_suffix(".pub").read_bytes()
-    certificate, receipt, early = _on_cluster(key, 2)
-    with pytest.raises(sa.certificates.VerificationError, match="has a promise and no proof of inclusion"):
-        sa.certificates.verify(certificate, trusted, receipt=early)
-    other, _, _ = _on_cluster(key, 2)  # the same round, created again: at another time
-    with pytest.raises(sa.certificates.VerificationError, match="it is of another round: "):
-        sa.certificates.verify(other, trusted, receipt=receipt)
-
-
 def test_no_certificate_before_the_end_or_without_a_key(key):
     options = ["--certificate-key", str(key)]
     with Cluster(1, server_options=options) as cluster, cluster.create_round(SPEC) as rnd:
@@ -145,13 +135,6 @@ def test_wrong_key_files_are_named(key, tmp_path):
             _submit_all(rnd)
             with pytest.raises(sa.InvalidArgumentError, match=f"wrong.key.*{text}"):
                 rnd.finish()
-
-
-def test_leaves_are_for_coordinators_and_rounds_with_certificates(key):
-    with sa.Server(options=["--certificate-key", str(key)]) as server, sa.Client(server.address) as client:
-        rnd = client.create_round(sa.RoundSpec([sa.TensorSpec("t", "float32", shape=(9,))]))
-        with pytest.raises(sa.errors.FailedPreconditionError, match="its spec asks for no certificate"):
-            leaves(rnd)
 
 
 def test_many_leaves_are_read_in_pages(key):

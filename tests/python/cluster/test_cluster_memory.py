@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest
-from sparseagg.cluster import Cluster, export_submissions, reduce
+from sparseagg.cluster import Cluster, export_submissions
 from sparseagg.cluster.reduce import Roster, ServerPages, batches
 
 
@@ -40,17 +40,6 @@ def test_range_larger_than_memory_has_the_same_bits(addresses):
         resumed = cluster.resume(opened.name)
         assert digest(resumed.finish()) == digest(sa.aggregate(updates, spec))
         resumed.delete()
-
-
-@pytest.mark.parametrize("op", ["sum", "median"])
-@pytest.mark.parametrize("layout", ["sparse", "dense"])
-def test_plans_follow_the_memory_limit(addresses, op, layout):
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=20_000, layout=layout)], op=op, return_counts=True)
-    rng = np.random.default_rng(9)
-    rows = {f"c{i}": rng.standard_normal(20_000).astype("f4") for i in range(6)}
-    updates = {each: row if layout == "dense" else (np.arange(20_000), row) for each, row in rows.items()}
-    with Cluster(addresses, reducers=1, memory_limit=500_000) as cluster, submitted(cluster, spec, updates) as opened:
-        assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))
 
 
 def test_a_dense_tensor_leaves_the_samples_of_a_sparse_one(addresses):
@@ -119,23 +108,3 @@ def test_a_server_with_all_submissions_stays_open(addresses):
         with pytest.raises(sa.errors.ResourceExhaustedError, match="4 of max_submissions 4"):
             opened.submit("more", ([0], [1.0]))
         assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))
-
-
-def test_ids_and_weights_are_read_once_for_all_ranges(addresses, monkeypatch):
-    read: list[str] = []
-
-    def counted(opened, *args, **options):
-        read.append(opened.handle)
-        if len(read) <= 3:
-            raise sa.errors.UnavailableError("not yet")
-        return export_submissions(opened, *args, **options)
-
-    monkeypatch.setattr(reduce, "export_submissions", counted)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=5000)])
-    updates = updates_of(12, 200, 5000)
-    with Cluster(addresses, ranges=8, reducers=4) as cluster, submitted(cluster, spec, updates) as opened:
-        with pytest.raises(sa.errors.UnavailableError, match="not yet"):
-            opened.finish()
-        assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))
-        assert digest(opened.finish()) == digest(sa.aggregate(updates, spec))
-    assert sorted(read) == sorted(2 * list(set(read)))

@@ -348,18 +348,6 @@ def test_waiting_for_a_result_that_nobody_leaves_ends(cluster):
             opened.result(timeout=60)
 
 
-def test_only_some_clients_count(cluster):
-    chosen = CLIENTS[2:9]
-    expected = sa.aggregate({each: updates_of()[each] for each in chosen}, SPEC)
-    with submitted(cluster) as opened:
-        result = opened.finish(only=chosen)
-        assert (digest(result), result.info.num_submissions) == (digest(expected), 7)
-        assert opened.start_merge(only=chosen).num_submissions == 7
-        assert digest(opened.result()) == digest(expected)
-        with pytest.raises(sa.errors.FailedPreconditionError, match="'nobody'"):
-            opened.finish(only=["nobody"])
-
-
 def test_rounds_without_submissions_are_closed(cluster):
     with cluster.create_round(SPEC) as opened:
         assert opened.start_merge().state == "done"
@@ -377,22 +365,6 @@ def test_killed_servers_are_started_again_at_their_addresses(folder):
         opened.start_merge()
         assert digest(opened.result()) == expected
         assert sum(keeper.num_restarts for keeper in cluster._started.keepers) == 6
-
-
-def test_clients_of_the_handle_go_home(cluster):
-    with cluster.create_round(SPEC) as opened:
-        with sa.Round.from_handle(opened.handle) as rnd:
-            for client_id, update in updates_of().items():
-                rnd.submit(client_id, update)
-            assert rnd.withdraw(CLIENTS[0])
-        left = {each: update for each, update in updates_of().items() if each != CLIENTS[0]}
-        with sa.Client(cluster.client().address) as client:
-            batch = client.get_round(opened.name).submit_batch(
-                ["x", "y", "z"], {"top": ([0, 1, 2, 3], [1, 2, 3], [1.0, 2.0, 3.0])}
-            )
-            assert batch.num_submissions == 3
-        left.update({each: {"top": ([i + 1], [i + 1.0])} for i, each in enumerate("xyz")})
-        assert digest(opened.finish()) == digest(sa.aggregate(left, SPEC))
 
 
 def test_tables_are_written_in_parts(cluster, tmp_path):
@@ -485,3 +457,15 @@ def test_ray_dataset_of_a_result(folder):
                 assert [row["weights"] for row in rows] == whole.weights.tolist()
         totals = opened.dataset("hashed").map(lambda row: {"one": 1, "value": float(row["values"])}).sum("one")
         assert totals == len(expected["hashed"])
+
+
+def test_only_some_clients_count(cluster):
+    chosen = CLIENTS[2:9]
+    expected = sa.aggregate({each: updates_of()[each] for each in chosen}, SPEC)
+    with submitted(cluster) as opened:
+        result = opened.finish(only=chosen)
+        assert (digest(result), result.info.num_submissions) == (digest(expected), 7)
+        assert opened.start_merge(only=chosen).num_submissions == 7
+        assert digest(opened.result()) == digest(expected)
+        with pytest.raises(sa.errors.FailedPreconditionError, match="'nobody'"):
+            opened.finish(only=["nobody"])

@@ -57,29 +57,6 @@ def test_cli_round_from_create_to_result(run, tmp_path):
     assert "from-cli" in run("rounds", "show", round_id, status=1)
 
 
-def test_cli_cancel_ends_a_round(run, tmp_path):
-    spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps(SPEC))
-    round_id = run("rounds", "create", str(spec)).strip()
-    run("rounds", "cancel", round_id)
-    assert "cancelled" in run("rounds", "show", round_id)
-    assert "cancelled" in run("result", round_id, "-o", str(tmp_path / "x.npz"), status=1)
-    assert not (tmp_path / "x.npz").exists()
-
-
-def test_cli_close_reads_no_result(run, tmp_path, monkeypatch):
-    spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps(SPEC))
-    round_id = run("rounds", "create", str(spec)).strip()
-
-    def read(*_):
-        raise AssertionError("the result was read")
-
-    monkeypatch.setattr(Connection, "read", read)
-    assert run("rounds", "close", round_id) == "emb.weight: 0 rows, sparse\n"
-    assert run("rounds", "close", round_id) == "emb.weight: 0 rows, sparse\n"
-
-
 def test_cli_result_may_be_a_part(run, tmp_path, client):
     tensors = [
         sparseagg.TensorSpec("emb", "float32", num_rows=10),
@@ -147,12 +124,6 @@ def test_cli_bad_update_is_an_error(run, tmp_path, arrays, text):
     assert text in run("submit", round_id, "a", str(update), status=1)
 
 
-def test_cli_bad_spec_is_an_error(run, tmp_path):
-    spec = tmp_path / "spec.json"
-    spec.write_text('{"tensors": [{"nme": "x"}]}')
-    assert "spec.json" in run("rounds", "create", str(spec), status=1)
-
-
 def test_cli_as_a_command_knows_its_version():
     done = subprocess.run([sys.executable, "-m", "sparseagg", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"sparseagg {sparseagg.__version__}\n"
@@ -194,20 +165,6 @@ def test_cli_submits_and_reads_as_told(run, tmp_path, client, monkeypatch):
     run("result", opened.name, "-o", str(merged), "--value-encoding", "bfloat16", "--timeout", "60")
     with np.load(merged) as arrays:
         assert arrays["emb.values"].tolist() == [2, 6]
-
-
-def test_cli_close_ends_with_its_timeout(tmp_path, capsys, monkeypatch):
-    timeouts = []
-
-    async def close(self):
-        pass
-
-    monkeypatch.setattr(Connection, "__init__", lambda self, *arguments: timeouts.append(arguments[0].timeout))
-    monkeypatch.setattr(Connection, "close", close)
-    monkeypatch.setattr(Connection, "get_round", lambda self, name: (_ for _ in ()).throw(TimeoutError("late")))
-    assert main(["rounds", "close", "r", "--timeout", "2.5"]) == 1
-    assert timeouts == [2.5]
-    assert "late" in capsys.readouterr().err
 
 
 def test_listing_commands_print_json_for_programs(run, tmp_path, capsys):
@@ -253,22 +210,9 @@ def test_wrong_words_get_the_nearest_right_one(words, meant, capsys):
     assert f"; did you mean {meant}?" in capsys.readouterr().err
 
 
-def test_wrong_words_in_a_spec_get_the_nearest_right_one(run, tmp_path):
-    spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps({**SPEC, "aggregation": {"op": "summ"}}))
-    assert "got 'summ'; did you mean 'sum'?" in run("rounds", "create", str(spec), status=1)
-
-
 def test_words_without_a_near_one_get_the_choices(capsys):
     with pytest.raises(SystemExit):
         main(["qqqq"])
     errors = capsys.readouterr().err
     assert "did you mean" not in errors
     assert "choose from info, backup, rounds" in errors
-
-
-def test_completion_of_zsh_knows_commands_and_options(capsys):
-    assert main(["completion", "zsh"]) == 0
-    script = capsys.readouterr().out
-    for word in ("rounds", "certificate", "--submission-id", "--address"):
-        assert word in script

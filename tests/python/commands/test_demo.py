@@ -10,12 +10,10 @@ import sys
 
 import numpy as np
 import pytest
-import reference
 import sparseagg as sa
 from real_server import server_binary
 from sparseagg._internal.commands.cli import main
 from sparseagg._internal.commands.demo import corpus, model
-from sparseagg._internal.commands.demo.report import plot
 from sparseagg._internal.commands.demo.run import Options, run
 
 WORDS = ["the", "a", "fox", "dog", "jumps", "over", "lazy", "quick", "brown", "and", "then", "it", "sleeps", "under"]
@@ -155,20 +153,6 @@ def test_check_finds_every_kind_of_difference():
         assert word in difference
 
 
-def test_check_is_the_reference_of_the_demos_spec():
-    rng = np.random.default_rng(5)
-    spec = sa.RoundSpec(
-        [sa.TensorSpec("v", "float32", num_rows=20, row_width=3)], op="mean", weighting="by_weight", return_counts=True
-    )
-    updates = {}
-    for client_id, size in (("b", 1e17), ("c", -1e17), ("a", 1.0)):  # the sums depend on the order
-        keys = rng.permutation(20)[:18]
-        updates[client_id] = ({"v": (keys, np.full((18, 3), size, np.float32))}, float(rng.integers(1, 3)))
-    expected = reference.merge(spec, {name: reference.Update(*update) for name, update in updates.items()})["v"]
-    keys, rows, counts = model.weighted_mean(updates, "v", 20, 3)
-    assert (keys.tolist(), rows.tolist(), counts.tolist()) == (expected.keys, expected.rows, expected.counts)
-
-
 def test_corpus_play_gathers_speeches(tmp_path):
     play = tmp_path / "play.txt"
     play.write_text("First Citizen:\nBefore we proceed, hear me.\n\nALL:\nSpeak!\n\nFirst Citizen:\nNote: resolved\n")
@@ -177,13 +161,6 @@ def test_corpus_play_gathers_speeches(tmp_path):
         "First Citizen": ["Before", "we", "proceed,", "hear", "me.", "Note:", "resolved"],
         "ALL": ["Speak!"],
     }
-
-
-def test_corpus_standard_library_is_large_enough():
-    texts = corpus.load(None)
-    assert len(texts.clients) >= 200
-    assert len(texts.held_out) >= 10
-    assert not {text.name for text in texts.clients} & {text.name for text in texts.held_out}
 
 
 def test_corpus_folder_skips_what_is_no_text(tmp_path):
@@ -206,55 +183,6 @@ def test_vocabulary_keeps_what_two_clients_share(client):
     assert learned.encode(["secret", "z", "y", "x", "y"]).tolist() == [1, 0, 0]
     with pytest.raises(ValueError, match="share"):
         corpus.learn_vocabulary(client, texts[:1], 2, concurrency=1)
-
-
-def test_client_gradient_is_the_derivative_of_its_loss():
-    """Compared with differences of the loss computed pair by pair."""
-    rng = np.random.default_rng(3)
-    learned = corpus.Vocabulary(np.arange(6, dtype=np.uint64), np.arange(6), np.array([9, 5, 4, 3, 2, 1]))
-    trained = model.Model(learned, 4, 0.1, seed=0)
-    for name in trained.tables:
-        trained.tables[name] = rng.standard_normal((6, 4))
-    text = np.array([0, 3, 3, 1, 0, 5, 3, 1])
-    data = model.ClientData.of(text)
-
-    def loss() -> float:
-        draws = np.random.default_rng(11)
-        positions = np.arange(len(text))
-        contexts = positions + model._offsets(draws, len(text))
-        inside = (contexts >= 0) & (contexts < len(text))
-        negatives = np.unique(trained.draw_negatives(draws, (model._SHARED_NEGATIVES,)))
-        total = 0.0
-        for center, context in zip(text[inside], text[contexts[inside]]):
-            row = trained.tables["input"][center]
-            total += np.logaddexp(0, -row @ trained.tables["output"][context])
-            scores = trained.tables["output"][negatives] @ row
-            total += np.logaddexp(0, scores).sum() * model.NEGATIVES / len(negatives)
-        return total / inside.sum()
-
-    gradient = model.client_gradient(trained, data, 100, np.random.default_rng(11))
-    parts = {
-        "input": (gradient.input_keys, gradient.input_rows),
-        "output": (gradient.output_keys, gradient.output_rows),
-    }
-    for name, (keys, rows) in parts.items():
-        found = np.zeros((6, 4))
-        found[keys] = rows
-        expected = np.zeros((6, 4))
-        for at in np.ndindex(6, 4):
-            before = trained.tables[name][at]
-            values = []
-            for step in (1e-5, -1e-5):
-                trained.tables[name][at] = before + step
-                values.append(loss())
-            trained.tables[name][at] = before
-            expected[at] = (values[0] - values[1]) / 2e-5
-        assert np.allclose(found, expected, atol=1e-5), name
-
-
-def test_plot_without_matplotlib_is_left_out(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert plot(tmp_path / "x.png", [1.0], []) is False
 
 
 # ---- the demo whose clients are workers ----

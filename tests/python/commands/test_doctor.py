@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import pathlib
 import resource
@@ -77,11 +76,6 @@ def test_doctor_finds_two_installations_of_the_package(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.9.9")
     found = finding("sparseagg")
     assert (found.state, "9.9.9" in found.found) == ("wrong", True)
-
-
-def test_doctor_shows_the_engine_with_its_simd_target():
-    pytest.importorskip("sparseagg._engine")
-    assert finding("engine in process") == doctor.Finding("engine in process", extension.describe())
 
 
 def test_doctor_says_why_there_is_no_engine(monkeypatch):
@@ -178,12 +172,6 @@ def test_doctor_reads_the_drivers_version_and_says_how_to_merge_on_the_gpu(tmp_p
     assert "R580" in engine.advice
 
 
-def test_doctor_asks_a_running_server(server):
-    found = finding(f"server at {server.address}", server.address)
-    assert found.state == "ok"
-    assert found.found.startswith(f"{sa.__version__}, cpu engine: ")
-
-
 def test_doctor_calls_a_server_that_does_not_answer_wrong():
     found = finding("server at 127.0.0.1:1", "127.0.0.1:1")
     assert (found.found, found.state) == ("no answer", "wrong")
@@ -270,19 +258,3 @@ def test_doctor_prints_a_table_and_its_exit_status(monkeypatch, tmp_path, capsys
     assert lines[-1] == "wrong: 1"
     assert any(line.startswith("WRONG  sparseagg-server  ") for line in lines)
     assert any(line.lstrip().startswith("→ the package is version") for line in lines)
-
-
-def test_doctor_prints_json_for_machines(monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("SPARSEAGG_SERVER", write_program(tmp_path / "server", "echo 9.8.7"))
-    assert main(["doctor", "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    assert report["ok"] is False
-    (server,) = [each for each in report["findings"] if each["name"] == "sparseagg-server"]
-    assert set(server) == {"name", "found", "state", "advice"}
-    assert server["state"] == "wrong"
-
-
-def test_doctor_takes_the_address_of_the_environment(monkeypatch, server, capsys):
-    monkeypatch.setenv("SPARSEAGG_ADDRESS", server.address)
-    assert main(["doctor"]) == 0
-    assert f"server at {server.address}" in capsys.readouterr().out

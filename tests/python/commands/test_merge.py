@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import ml_dtypes
 import numpy as np
 import pytest
-import sparseagg as sa
 from sparseagg._internal.commands import npz
 from sparseagg._internal.commands.cli import main
-from sparseagg._internal.commands.merge import guess_tensors
 
 UPDATES = {
     "a": {"emb.keys": np.array([3, 1]), "emb.values": np.array([[1, 2], [3, 4]], np.float32), "bias": np.ones(3)},
@@ -57,21 +52,6 @@ def test_merge_sums_what_the_files_have(merge):
     }
 
 
-def test_merge_order_of_files_leaves_no_trace(merge):
-    for name, value in (("c", 1e30), ("d", 1.0), ("e", -1e30)):
-        np.savez(f"{name}.npz", **{"x.keys": np.array([0]), "x.values": np.array([value])})
-    results = [merge(*files) for files in (("c.npz", "d.npz", "e.npz"), ("e.npz", "c.npz", "d.npz"))]
-    assert results[0] == results[1]
-
-
-def test_merge_of_what_it_has_written_goes_on(merge):
-    np.savez("c.npz", **{"emb.keys": np.array([3]), "emb.values": np.full((1, 2), 9, np.float32), "bias": np.ones(3)})
-    at_once = merge("a.npz", "b.npz", "c.npz")
-    merge("a.npz", "b.npz")
-    pathlib.Path("merged.npz").rename("ab.npz")
-    assert merge("ab.npz", "c.npz") == at_once
-
-
 def test_merge_takes_options(merge):
     # Of an update that is sparse the result keeps its keys: so it can be merged with others of that tensor.
     merged = merge(
@@ -84,12 +64,6 @@ def test_merge_takes_options(merge):
     assert merge("a.npz", "b.npz", "--op", "max", "--threads", "1")["emb.values"][0] == [5, 6]
     fixed = merge("a.npz", "b.npz", "--numerics", "fixed_point", "--value-bound", "16", "--result-dtype", "float64")
     assert fixed["emb.values"] == [[8, 10], [1, 2], [7, 8]]
-
-
-def test_merge_union_of_keys_alone(merge):
-    np.savez("c.npz", **{"seen.keys": np.array([5, 1])})
-    np.savez("d.npz", **{"seen.keys": np.array([5])})
-    assert merge("c.npz", "d.npz", "--op", "union") == {"seen.keys": [1, 5], "seen.counts": [1, 2]}
 
 
 def test_merge_unsigned_sums_say_modular(merge):
@@ -189,19 +163,6 @@ def test_merge_into_one_of_the_files_is_refused(merge, capsys, output):
     assert pathlib.Path(output).read_bytes() == before
 
 
-@pytest.mark.parametrize("output", ["/dev/stdout", "/dev/fd/{}"])
-def test_merge_into_a_pipe_that_has_no_name_writes_the_result_alone(merge, output):
-    reading, writing = os.pipe()
-    command = [sys.executable, "-m", "sparseagg", "merge", "a.npz", "b.npz", "-o", output.format(writing)]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, pass_fds=[writing], text=True)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        written = pipe.read()
-    assert (done.returncode, done.stderr) == (0, "bias: 3 rows, dense\nemb: 3 rows, sparse\n")
-    with np.load(io.BytesIO(written)) as merged:
-        assert merged["emb.keys"].tolist() == [1, 3, 9]
-
-
 @pytest.mark.parametrize(
     ("output", "text"),
     [
@@ -220,19 +181,6 @@ def test_output_that_cannot_be_is_told_before_anything_is_read(merge, capsys, mo
     for command in (["merge", "a.npz", "b.npz"], ["result", "some-round", "--address", "localhost:1"]):
         assert main([*command, "-o", output]) == 1
         assert text in capsys.readouterr().err
-
-
-def test_merge_of_arrays_with_odd_names_does_what_the_spec_says(merge):
-    np.savez("c.npz", np.arange(2.0), **{"x.keys": np.arange(2), "x.counts": np.ones(2)})
-    tensors = [
-        {"name": "x", "dtype": "float32", "aggregation": {"op": "union"}},
-        {"name": "x.counts", "dtype": "float64", "num_rows": 2, "layout": "TENSOR_LAYOUT_DENSE"},
-        {"name": "arr_0", "dtype": "float64", "num_rows": 2, "layout": "TENSOR_LAYOUT_DENSE"},
-    ]
-    pathlib.Path("spec.json").write_text(json.dumps({"tensors": tensors}))
-    merged = merge("c.npz", "--spec", "spec.json")
-    # The counts of x have that name in results.
-    assert (merged["x.counts"], merged["x.counts.values"], merged["arr_0"]) == ([1, 1], [1, 1], [0, 1])
 
 
 ROWS = {
@@ -268,14 +216,6 @@ def test_merge_of_files_that_differ_is_refused_in_any_order(merge, one, other, d
             assert f"{description} in {name}.npz" in error
 
 
-def test_merge_of_files_that_differ_does_what_the_spec_says(merge):
-    for name in ("float32", "float64"):
-        np.savez(f"{name}.npz", **ROWS[name])
-    pathlib.Path("spec.json").write_text(json.dumps({"tensors": [{"name": "x", "dtype": "float64"}]}))
-    merged = [merge(*files, "--spec", "spec.json") for files in permutations("float32.npz", "float64.npz")]
-    assert merged == [{"x.keys": [1], "x.values": [1.1]}] * 2
-
-
 def test_merge_takes_bfloat16_as_numpy_writes_it(merge):
     rows = np.array([[1.5, -2], [0.25, 96]], ml_dtypes.bfloat16)
     for name in "cd":
@@ -309,27 +249,6 @@ def test_merge_union_of_keys_with_and_without_values(merge):
     assert "keys.npz: tensor 'x': 1 keys without values" in merge("keys.npz", "float64.npz", status=1)
 
 
-def test_guess_tensors_reads_headers_alone(merge, monkeypatch):
-    def read(*_):
-        raise AssertionError
-
-    monkeypatch.setattr(npz.NpzFile, "read", read)
-    expected = [
-        sa.TensorSpec("bias", "float64", shape=(3,), layout="dense"),
-        sa.TensorSpec("emb", "float32", num_rows=7, row_width=2),
-    ]
-    assert guess_tensors(["a.npz", "b.npz"], {"emb": 7}) == expected
-
-
-def test_dense_arrays_keep_their_shapes(merge):
-    for name in "cd":
-        np.savez(f"{name}.npz", scalar=np.float32(1.5), column=np.ones((3, 1)), cube=np.ones((2, 3, 2)))
-    merge("c.npz", "d.npz")
-    with np.load("merged.npz") as merged:
-        arrays = {name: (merged[name].shape, merged[name].max()) for name in merged}
-    assert arrays == {"scalar": ((), 3.0), "column": ((3, 1), 2.0), "cube": ((2, 3, 2), 2.0)}
-
-
 # Names that serve as no client ids: too long, and not in UTF-8. They come in this order.
 ODD_NAMES = ["/".join(["0" * 100] * 3) + ".npz", "b\N{LATIN SMALL LETTER E WITH ACUTE}.npz", os.fsdecode(b"b\xff.npz")]
 
@@ -342,45 +261,3 @@ def test_merge_sums_in_the_order_of_names_whatever_they_are(merge, limit):
         np.savez(name, **{"x.keys": np.array([0]), "x.values": np.array([float(value)])})
     for files in permutations(*ODD_NAMES):
         assert merge(*files, *limit)["x.values"] == [0.0]  # (1e30 + 1) - 1e30
-
-
-def test_merge_weights_go_with_the_files_as_given(merge):
-    for name, value in (("x", 1.0), ("y", 10.0)):
-        np.savez(f"{name}.npz", **{"v.keys": np.array([0]), "v.values": np.array([value])})
-    for limit in ([], ["--memory-limit", "1MiB"]):
-        assert merge("y.npz", "x.npz", "--weights", "2,3", *limit)["v.values"] == [23.0]
-
-
-def test_merge_errors_name_files_that_are_not_in_utf8(merge):
-    name = ODD_NAMES[-1]
-    np.savez(name, **{"emb.keys": np.array([1]), "bias": np.ones(3)})
-    for files, text in (
-        (["a.npz", name], r"b\udcff.npz: tensor 'emb': 1 keys without values"),
-        ([name, "a.npz", name], r"b\udcff.npz is given twice"),
-    ):
-        command = [sys.executable, "-m", "sparseagg", "merge", *files, "-o", "merged.npz"]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert (ran.returncode, ran.stderr.strip()) == (1, f"sparseagg: {text}")
-
-
-def test_merge_gives_what_a_server_gives(merge, client):
-    np.savez("c.npz", **{"emb.keys": np.array([7, 7]), "emb.values": np.full((2, 2), 0.1, np.float32)})
-    spec = sa.RoundSpec(
-        [
-            sa.TensorSpec("emb", "float32", num_rows=0, row_width=2),
-            sa.TensorSpec("bias", "float64", shape=(3,), layout="dense"),
-        ]
-    )
-    rows = {
-        name: {"emb": (arrays["emb.keys"], arrays["emb.values"]), "bias": arrays["bias"]}
-        for name, arrays in UPDATES.items()
-    }
-    expected = client.aggregate(rows, spec)["emb"]
-    merged = merge("b.npz", "a.npz")
-    assert merged["emb.keys"] == expected.keys.tolist()
-    assert merged["emb.values"] == expected.values.tolist()
-
-
-def test_engine_command_says_what_there_is(capsys):
-    assert main(["engine"]) == 0
-    assert capsys.readouterr().out.startswith("cpu (CPU, ")

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg._internal.commands import npz
-from sparseagg._internal.commands.cli import main
 from sparseagg._internal.spec.options import DTYPES
 
 SPEC = sa.RoundSpec(
@@ -92,17 +91,6 @@ def test_file_that_cannot_be_read_is_named(update: pathlib.Path, wrong: str) -> 
     assert "pickle" not in str(refused.value)
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_merge_names_the_file_that_cannot_be_read(
-    update: pathlib.Path, wrong: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    np.savez("a.npz", b=ARRAYS["b"])
-    data, text = WRONG[wrong]
-    update.write_bytes(data)
-    assert main(["merge", "a.npz", "update.npz", "-o", "merged.npz"]) == 1
-    assert text in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_write_result_of_any_dtype_reads_back_as_numbers(update: pathlib.Path, dtype: str) -> None:
     keys, rows = np.array([1, 4]), np.array([[1, 2], [3, 96]], dtype if dtype != "bfloat16" else np.float32)
@@ -126,11 +114,6 @@ def test_read_update_takes_all_keys_of_a_dense_tensor_for_its_rows(update: pathl
         assert isinstance(found, tuple) is not is_whole
         if is_whole:
             assert found.tolist() == [1.0, 1.0]
-
-
-def test_file_that_is_not_there_is_an_os_error(update: pathlib.Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"update\.npz"):
-        npz.read_update(update, SPEC)
 
 
 def test_tensor_that_is_given_twice_is_refused(update: pathlib.Path) -> None:

@@ -17,7 +17,6 @@ from google.protobuf import timestamp_pb2
 from real_server import REPOSITORY
 from scripted_server import Scripted, serving
 from sparseagg._internal.base.text import plain
-from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.commands.cli import main
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -204,23 +203,6 @@ def test_representations_of_what_a_server_says_are_plain_text(hostile):
                 text = shown._repr_html_()
                 assert text.isprintable()
                 assert set(re.findall(r"<[^>]*>?", text)) <= {f"<{end}{tag}>" for end in ("", "/") for tag in TAGS}
-
-
-def test_progress_bar_shows_a_label_as_plain_text(monkeypatch):
-    class Screen(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setenv("TERM", "xterm")
-    with ProgressBar(f"upload {EVIL}", 1, stream=(screen := Screen())) as bar:
-        bar.advance()
-    assert SHOWN.rstrip() in screen.getvalue()
-
-
-def test_plain_replaces_what_is_obeyed_and_keeps_what_is_read():
-    assert plain("Zürich → 東京, 3·10⁻⁷ …") == "Zürich → 東京, 3·10⁻⁷ …"
-    assert plain("a\x1b[31mb\tc\nd\udcffe\u2028f\u200bg\x85") == "a [31mb c d\\udcffe f g "
-    assert plain("a\nb\rc", keep="\n") == "a\nb c"
 
 
 def test_package_prints_through_put_alone():

@@ -71,16 +71,6 @@ def test_progress_bar_draws_on_terminals_only(monkeypatch):
     assert dumb.getvalue() == ""
 
 
-def test_progress_bar_counts_units_and_knows_nothing_to_do(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    with ProgressBar("round", 4, "clients", screen := Screen()) as bar:
-        bar.advance(4)
-    assert "4/4 clients" in screen.getvalue()
-    with ProgressBar("nothing", 0, "clients", screen := Screen()) as bar:
-        bar.advance(0)
-    assert "0/0 clients" in screen.getvalue()
-
-
 def test_transfers_show_their_progress_on_a_terminal_and_nothing_elsewhere(opened, update, server, tmp_path):
     at_server = ("--address", server.address)
     terminal = Terminal("submit", opened.name, "a", str(update), *at_server)
@@ -131,9 +121,3 @@ def test_submit_that_ends_with_its_time_names_the_id_that_resumes(opened, update
     errors = capsys.readouterr().err
     submission_id = re.search("^sparseagg: not submitted; " + RESUMES, errors)[1]
     assert main([*words, "--address", server.address, "--submission-id", submission_id]) == 0
-
-
-def test_refused_submit_names_no_id(opened, update, server, capsys):
-    opened.start_merge()
-    assert main(["submit", opened.name, "a", str(update), "--address", server.address]) == 1
-    assert "--submission-id" not in capsys.readouterr().err

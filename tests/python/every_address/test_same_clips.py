@@ -65,22 +65,3 @@ def test_withdrawn_submission_is_not_counted(any_client):
 def test_specs_without_meaning_are_refused(any_client, make, text):
     assert refusal(make) == ("InvalidArgumentError", text)
     assert refusal(lambda: any_client.create_round(unchecked(make))) == ("InvalidArgumentError", text)
-
-
-@pytest.mark.parametrize(("divisor", "expected"), [("weights", 1.75), ("submissions", 3.5), ("fixed", 0.7)])
-def test_mean_divisor_as_hand_computed(any_client, divisor, expected):
-    constant = 10.0 if divisor == "fixed" else None
-    spec = one("float64", op="mean", weighting="by_weight", mean_divisor=divisor, fixed_divisor=constant)
-    opened = any_client.create_round(spec)
-    opened.submit("a", ([1], [1.0]), 1.0)
-    opened.submit("b", ([1], [2.0]), 3.0)
-    assert opened.finish()["v"].values.tolist() == [expected]
-
-
-def test_spec_comes_back_as_it_was_sent(any_client):
-    tensors = [
-        sa.TensorSpec("a", "float32", num_rows=9, clip=sa.ClipSpec(l2=2.0, max_keys=0)),
-        sa.TensorSpec("b", "float32", num_rows=9),
-    ]
-    spec = sa.RoundSpec(tensors, op="mean", mean_divisor="submissions", clip=sa.ClipSpec(l2=1.0, max_keys=3))
-    assert any_client.create_round(spec).info.spec == spec

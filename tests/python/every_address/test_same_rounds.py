@@ -43,11 +43,11 @@ def test_round_ids_that_urls_and_shells_carry_are_taken(any_client):
 
 
 def test_rounds_are_listed_oldest_first_and_deleted(any_client):
-    rounds = [any_client.create_round(ONE) for _ in range(3)]
+    rounds = [any_client.create_round(ONE) for _ in range(130)]  # more than a page
     names = {each.name for each in rounds}
     assert [each.name for each in any_client.list_rounds() if each.name in names] == [each.name for each in rounds]
     rounds[1].delete()
-    left = [rounds[0].name, rounds[2].name]
+    left = [each.name for each in (rounds[0], *rounds[2:])]
     assert [each.name for each in any_client.list_rounds() if each.name in names] == left
     gone = rounds[1]
     calls = (gone.refresh, gone.delete, gone.start_merge, gone.wait, gone.result, gone.finish, gone.cancel)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import uuid
 
 import numpy as np
@@ -32,35 +31,6 @@ def open_stream(any_client):
     yield make
     for stream in made:
         stream.delete()
-
-
-def replayed(submissions, spec, updates):
-    """The merge of a version's list, in its order: an aggregation numbers the updates by their place."""
-    pairs = [(updates[each.submission_id], each.weight * each.client_weight) for each in submissions]
-    return sa.aggregate(pairs, spec)["v"]
-
-
-@pytest.mark.parametrize("numerics", ["canonical", "fixed_point"])
-def test_versions_are_what_the_list_gives(open_stream, numerics):
-    bounds = {"value_bound": 16.0, "weight_bound": 8.0} if numerics == "fixed_point" else {}
-    spec = sa.RoundSpec([TENSOR], op="mean", weighting="by_weight", numerics=numerics, **bounds)
-    stream = open_stream(spec, buffer=4, staleness=sa.staleness.polynomial(0.5), max_staleness=5)
-    updates = {f"s{i}": update(i) for i in range(12)}
-    staleness = []
-    for i, (name, each) in enumerate(updates.items()):
-        commit = stream.submit(f"c{i % 3}", {"v": each}, 1.0 + i / 7, base_version=0, submission_id=name)
-        assert commit.stream.version == 1 + i // 4
-        staleness.append(commit.stream.staleness)
-    assert staleness == [0] * 4 + [1] * 4 + [2] * 4
-    for version in (1, 2, 3):
-        listed = stream.round(version).submissions()
-        keys = [(each.client_id, each.stream.position) for each in listed]
-        assert keys == sorted(keys)
-        assert {each.client_weight for each in listed} == {float(version) ** -0.5}
-        want = replayed(listed, dataclasses.replace(spec, max_submissions=4), updates)  # the buffer: of its scale
-        got = stream.result(version)["v"]
-        assert got.keys.tobytes() == want.keys.tobytes()
-        assert got.values.tobytes() == want.values.tobytes()
 
 
 def test_base_versions_out_of_range(open_stream):
@@ -134,15 +104,6 @@ def test_withdrawal_moves_no_other_commit(open_stream):
     stream.cut()
     with pytest.raises(errors.FailedPreconditionError, match="version 2, which was cut"):
         stream.withdraw("b", "y")
-
-
-def test_batches(open_stream):
-    stream = open_stream(buffer=2)
-    columns = {"v": ([0, 1, 2, 3], [1, 2, 3], np.ones((3, 4), np.float32))}
-    receipt = stream.submit_batch(["a", "b", "c"], columns, base_version=0)
-    assert (receipt.num_submissions, receipt.refused) == (3, {})
-    info = stream.refresh()
-    assert (info.version, info.num_buffered) == (2, 1)
 
 
 def test_ids_are_shared_with_rounds(any_client, open_stream):

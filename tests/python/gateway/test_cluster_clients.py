@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-import os
 import shutil
 import subprocess
-import sys
-import tarfile
 
 import browser
 import grpc
@@ -18,7 +13,6 @@ import pytest
 import sparseagg as sa
 from every_client import digest
 from http_calls import LOCAL, TIMEOUT_S, request
-from real_server import REPOSITORY
 from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -125,20 +119,6 @@ def test_pages_submit_to_the_home(driver, origin, opened, servers):
     check_result(opened)
 
 
-def test_older_clients_are_told_where_to_go(opened, servers, monkeypatch):
-    """A client that follows nothing can be given the home's address."""
-    connection = sa.Client(servers[0].address)._connection
-    monkeypatch.setattr(type(connection), "_at", lambda *_: None)
-    for client_id in CLIENTS:
-        index = home_of(client_id, 3)
-        home = pytest.raises(sa.errors.FailedPreconditionError, match=servers[index].address)
-        with sa.Client(servers[(index + 1) % 3].address) as wrong, home:
-            wrong.get_round(opened.name).submit(client_id, {"w": (KEYS, VALUES)})
-        with sa.Client(opened.home(client_id)) as right:
-            right.get_round(opened.name).submit(client_id, {"w": (KEYS, VALUES)})
-    check_result(opened)
-
-
 TABLES = sa.RoundSpec(
     [
         sa.TensorSpec("single", "float32", num_rows=1000, return_counts=True, return_weights=True),
@@ -231,84 +211,3 @@ def test_pages_read_the_result_from_any_server(driver, origin, tables, servers):
     assert part["keys"] == kept
     assert len(part["values"]) == 8 * len(kept)
     assert page.evaluate(script, urls[1], opened.name, {"tensors": ["none"]}) == "INVALID_ARGUMENT"
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here")
-def test_curl_reads_the_result_from_any_server(tables, servers):
-    """By the list of ranges, which every server has: as docs/scale.md shows."""
-    opened, expected = tables
-    opened.start_merge()
-
-    def curl(url):
-        done = subprocess.run(
-            ["curl", "--fail-with-body", "-sS", url], capture_output=True, timeout=TIMEOUT_S, check=True
-        )
-        return json.loads(done.stdout)
-
-    for server in servers:
-        url = f"http://{server.http_address}/v1/{opened.name}"
-        homes = curl(url)["spec"]["cluster"]["servers"]
-        parts = json.loads(curl(f"{url}/ranges")["ranges"])["parts"]
-        rows = b""
-        for part in parts:
-            if part["tensor"] == "single":
-                for begin in part["blocks"]:
-                    path = f"/v1/{opened.name}/ranges?tensor=single&begin={begin}"
-                    rows += base64.b64decode(curl(homes[part["server"]]["httpUrl"] + path)["slice"]["values"])
-        assert rows == bytes(columns_of(expected, "single")["values"])
-
-
-# Arguments: the round, and for each client a server that is not its home, its home, and its id.
-OLD_CLIENT = """
-import sys
-import numpy as np
-import sparseagg as sa
-
-assert "old" in sa.__file__ and not hasattr(sa, "cluster"), sa.__file__
-name, *rest = sys.argv[1:]
-update = {"w": (np.array([3, 9, 500], np.uint32), np.array([1.5, -2.0, 0.25], np.float32))}
-for wrong, home, client_id in zip(rest[::3], rest[1::3], rest[2::3]):
-    with sa.Client(wrong) as client:
-        try:
-            client.get_round(name).submit(client_id, update)
-        except sa.errors.FailedPreconditionError as error:
-            assert home in str(error), error
-        else:
-            raise AssertionError("a server that is not the home has taken the submission")
-    with sa.Client(home) as client:
-        assert client.get_round(name).submit(client_id, update).client_id == client_id
-        assert client.get_round(name).submit(client_id, update).duplicate
-"""
-
-
-def source_before_clusters(folder):
-    """Returns the Python package from before clusters, as its pure wheel has it; None: there is no such history."""
-
-    def git(*arguments):
-        done = subprocess.run(["git", *arguments], cwd=REPOSITORY, capture_output=True, check=False)
-        return done.stdout if done.returncode == 0 else b""
-
-    # Its name when clusters came.
-    added = "python/src/sparseagg/_internal/spec/cluster_spec.py"
-    first = git("log", "--diff-filter=A", "--format=%H", "--", added).decode().split()
-    archive = git("archive", f"{first[-1]}^", "python/src") if first else b""
-    if not archive:
-        return None
-    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder)
-    return folder / "python" / "src"
-
-
-def test_python_client_of_before_clusters(opened, servers, tmp_path):
-    source = source_before_clusters(tmp_path / "old")
-    if source is None:
-        pytest.skip("no history here: a shallow checkout or an archive of the repository")
-    arguments = []
-    for client_id in CLIENTS:
-        index = home_of(client_id, 3)
-        arguments += [servers[(index + 1) % 3].address, servers[index].address, client_id]
-    environment = {**os.environ, "PYTHONPATH": str(source)}
-    command = [sys.executable, "-c", OLD_CLIENT, opened.name, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == 0, done.stderr
-    check_result(opened)

@@ -104,24 +104,6 @@ def test_pages_of_a_result(address, round_path):
     assert call(address, "GET", f"{round_path}/result?range.begin=4")["slice"]["keys"] == "CQAAAA=="
 
 
-def test_seal_inspect_and_close_with_weights(address, round_path):
-    for client in "ab":
-        put(address, round_path, client)
-    assert call(address, "POST", f"{round_path}:seal")["state"] == "ROUND_STATE_SEALED"
-    page = call(address, "GET", f"{round_path}/inspection?tensors=w")
-    assert (page["numClients"], page["clientIds"], page["nextPageToken"]) == ("2", ["a", "b"], "")
-    square = float((ROWS.astype(np.float64) ** 2).sum())
-    assert np.frombuffer(base64.b64decode(page["gram"])).tolist() == [square] * 3
-    assert np.frombuffer(base64.b64decode(page["overlap"]), "<u8").tolist() == [2, 2, 2]
-    weights = {"clientWeights": [{"clientId": "a", "weight": 0.5}, {"clientId": "b", "weight": 0}]}
-    assert call(address, "POST", f"{round_path}:close", weights)["numSubmissions"] == "1"
-    assert call(address, "GET", f"{round_path}:wait?timeout=30s")["state"] == "ROUND_STATE_DONE"
-    (listed,) = call(address, "GET", f"{round_path}/submissions")["submissions"]
-    assert (listed["clientId"], listed["weight"], listed["clientWeight"]) == ("a", 1, 0.5)
-    values = base64.b64decode(call(address, "GET", f"{round_path}/result?tensor=w")["slice"]["values"])
-    assert np.frombuffer(values, "<f4").tolist() == (ROWS / 2).ravel().tolist()
-
-
 def test_withdraw_cancel_and_delete(address, round_path):
     put(address, round_path, "a")
     assert call(address, "DELETE", f"{round_path}/submissions?client_id=a") == {"withdrawn": True}
@@ -333,21 +315,6 @@ def test_health_and_head(address):
     assert int(head.headers["content-length"]) > 1000
 
 
-def test_tasks(address):
-    spec = {"payload": "aGVsbG8=", "labels": ["x"]}
-    names = call(address, "POST", "/v1/tasks", {"tasks": [{"taskId": "t", "spec": spec}]})["names"]
-    assert names == ["tasks/t"]
-    none = call(address, "POST", "/v1/tasks:lease", {"clientId": "c", "timeout": "0s"})
-    assert none.get("task") is None  # a worker without the label
-    lease = {"clientId": "c", "leaseId": "l"}
-    task = call(address, "POST", "/v1/tasks:lease", {**lease, "labels": ["x"]})["task"]
-    assert task["spec"]["payload"] == "aGVsbG8="
-    assert task["state"] == "TASK_STATE_LEASED"
-    call(address, "POST", "/v1/tasks/t:extend", {**lease, "leaseDuration": "9s"})
-    assert call(address, "POST", "/v1/tasks/t:complete", lease)["state"] == "TASK_STATE_COMPLETED"
-    assert [each["name"] for each in call(address, "GET", "/v1/tasks?state=COMPLETED")["tasks"]] == ["tasks/t"]
-
-
 def test_batch_in_json_counts_each_submission(address, round_path):
     def column(array: np.ndarray) -> str:
         return base64.b64encode(array.tobytes()).decode()
@@ -359,18 +326,3 @@ def test_batch_in_json_counts_each_submission(address, round_path):
     assert (answer["numTuples"], answer["numDuplicates"], answer["refusals"]) == ("2", "0", [])
     assert call(address, "POST", f"{round_path}/batches", batch)["numDuplicates"] == "3"
     assert call(address, "GET", round_path)["numSubmissions"] == "3"
-
-
-def test_bounds_in_json_are_applied_and_counted(address):
-    spec = {**SPEC, "clip": {"l2": 5.0, "onClip": "CLIP_POLICY_CLIP"}}
-    spec["tensors"] = [{**SPEC["tensors"][0], "clip": {"linf": "Infinity"}}]
-    call(address, "POST", "/v1/rounds", {"roundId": "bounded", "spec": spec})
-    put(address, "/v1/rounds/bounded", "a")  # of norm √30
-    bounded = call(address, "GET", "/v1/rounds/bounded")
-    assert bounded["spec"]["clip"]["l2"] == 5.0
-    assert (bounded["clip"]["numClipped"], bounded["clip"]["factors"][0]) == ("1", "1")
-    call(address, "POST", "/v1/rounds/bounded:close")
-    call(address, "GET", "/v1/rounds/bounded:wait?timeout=30s")
-    page = call(address, "GET", "/v1/rounds/bounded/result")
-    values = np.frombuffer(base64.b64decode(page["slice"]["values"]), "<f4")
-    assert np.linalg.norm(values) == pytest.approx(5.0)

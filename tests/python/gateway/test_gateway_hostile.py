@@ -132,32 +132,6 @@ def hosts(*numbers: int) -> list[str]:
     return [f"127.0.0.{number}" for number in numbers]
 
 
-def test_one_address_gets_half_of_the_connections(start_server):
-    server = start_server(*LOCAL, "--max-http-connections", "7", "--max-http-connections-per-address", "0")
-    greedy = [raw(server.http_address, b"", "127.0.0.2") for _ in range(3)]
-    for connection in greedy:
-        assert ask(connection).startswith(b"HTTP/1.1 200")
-    assert ask_on_new(server.http_address, "127.0.0.2") == b""
-    for connection in greedy:
-        assert ask(connection).startswith(b"HTTP/1.1 200")  # and none of its own was closed for it
-        connection.close()
-
-
-def test_address_that_holds_most_gives_way(start_server):
-    server = start_server(*LOCAL, "--max-http-connections", "6")
-    honest = raw(server.http_address, b"")  # idle longest
-    assert ask(honest).startswith(b"HTTP/1.1 200")
-    greedy = [raw(server.http_address, b"", host) for host in hosts(2, 2, 2, 3, 3)]
-    for connection in greedy:
-        assert ask(connection).startswith(b"HTTP/1.1 200")
-    newcomer = raw(server.http_address, b"", "127.0.0.4")
-    assert ask(newcomer).startswith(b"HTTP/1.1 200")
-    assert read_all(greedy[0]) == b""
-    for connection in (honest, *greedy[1:], newcomer):
-        assert ask(connection).startswith(b"HTTP/1.1 200")
-        connection.close()
-
-
 def test_long_poll_gives_way_after_a_second(start_server):
     server = start_server(*LOCAL, "--max-http-connections", "2")
     lease = b'{"clientId":"%d","labels":["none"],"timeout":"60s"}'

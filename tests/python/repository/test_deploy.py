@@ -1,23 +1,36 @@
-"""deploy/ against the real server: flags, ports, paths, packages, memory and time limits."""
+"""deploy/ against the real server: it runs with the flags and files of every deployment, is reached there at each port
+that the documentation names, and gets the memory and the time that it needs.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
 import math
+import os
 import platform
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
 import sys
+import urllib.error
 import urllib.request
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import sparseagg as sa
 import yaml
 from real_server import REPOSITORY, server_binary
 
-sys.path.append(str(REPOSITORY / "tests" / "support"))
+sys.path += [str(REPOSITORY / "scripts"), str(REPOSITORY / "tests" / "support")]
 import howto_programs
+
+check_deploy = pytest.importorskip("check_deploy", reason="`make lint-deploy` installs what it needs")
+helm_python = pytest.importorskip("helm_python", reason="`make lint-deploy` installs it")
 
 DEPLOY = REPOSITORY / "deploy"
 CHART = DEPLOY / "helm" / "sparseagg"
@@ -25,20 +38,10 @@ CONTAINERFILE = DEPLOY / "container" / "Containerfile"
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
 SECURE = COMPOSE.with_name("secure.yaml")
 UNIT = DEPLOY / "systemd" / "sparseagg.service"
-# Every "--flag" in these is one of the server's.
-FILES_OF_FLAGS = [
-    COMPOSE,
-    SECURE,
-    DEPLOY / "statefulset" / "servers.yaml",
-    DEPLOY / "kuberay" / "raycluster.yaml",
-    UNIT,
-    CHART / "values.yaml",
-    CHART / "templates" / "deployment.yaml",
-]
-DEFAULT_SHUTDOWN_S = 10
+HOWTOS = REPOSITORY / "docs" / "howto"
 
 
-def text(path) -> str:
+def text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
@@ -51,17 +54,248 @@ def compose_server() -> dict:
     return yaml.safe_load(text(COMPOSE))["services"]["server"]
 
 
-def compose_flags() -> dict[str, str]:
-    return dict(re.fullmatch(r"--([a-z-]+)(?:=(.*))?", word).groups("") for word in compose_server()["command"])
-
-
 def rendered(values: dict | None = None) -> dict[str, dict]:
-    """The chart's manifests by kind; skips where Helm is not there."""
-    helm = pytest.importorskip("helm_python", reason="`make lint-deploy` installs it")
-    with helm.Chart.load(CHART) as chart:
+    """The chart's manifests by kind."""
+    with helm_python.Chart.load(CHART) as chart:
         texts = chart.render(values or {}, name="release", namespace="default")
     manifests = [yaml.safe_load(each) for name, each in texts.items() if name.endswith(".yaml")]
     return {each["kind"]: each for each in manifests if each is not None}
+
+
+def pod_of(found: dict[str, dict]) -> dict:
+    return found["Deployment"]["spec"]["template"]["spec"]
+
+
+def config_of(found: dict[str, dict]) -> dict[str, str]:
+    return config_to_flags(found["ConfigMap"]["data"]["server.toml"])
+
+
+def documented() -> dict[str, int]:
+    """The ports of docs/reference/flags.md: of grpc, metrics and http."""
+    ports = re.findall(
+        r"^\| `--(\w+)-address` \| `127\.0\.0\.1:(\d+)` \|",
+        text(REPOSITORY / "docs" / "reference" / "flags.md"),
+        re.MULTILINE,
+    )
+    return {name: int(port) for name, port in ports}
+
+
+@dataclasses.dataclass(frozen=True)
+class Deployment:
+    """Flags by name without dashes, and the server's ports that others may call. Those call over an interface that is
+    not the server's loopback, unless ``is_local``.
+    """
+
+    flags: dict[str, str]
+    published: set[int]
+    is_local: bool = False
+
+
+def words_to_flags(words: list[str]) -> dict[str, str]:
+    """The flags of a command line, as --name=value, --name value, or --name."""
+    return dict(re.findall(r"--([a-z-]+)(?:[= ]([^- ]\S*))?", " ".join(words)))
+
+
+def config_to_flags(config: str) -> dict[str, str]:
+    """The flags of a file for --config."""
+    pairs = re.findall(r"^([a-z-]+) = (.*)$", config, re.MULTILINE)
+    return {name: "" if value == "true" else str(json.loads(value)) for name, value in pairs}
+
+
+def container_ports(mappings: list[str]) -> set[int]:
+    """The container's ends of HOST:PORT:PORT, which is all of which a server in the container knows."""
+    assert all(re.fullmatch(r"127\.0\.0\.1:(\d+):\1", mapping) for mapping in mappings), "the same port on both sides"
+    return {int(mapping.rpartition(":")[2]) for mapping in mappings}
+
+
+def compose() -> Deployment:
+    service = compose_server()
+    return Deployment(words_to_flags(service["command"]), container_ports(service["ports"]))
+
+
+def compose_secure() -> Deployment:
+    service = howto_programs.composed([COMPOSE, SECURE])["services"]["server"]
+    ports = [mapping.rpartition(":") for mapping in service["ports"]]
+    assert {host for host, _, _ in ports} == {"8001", "127.0.0.1:8002", "8003"}, "the metrics have no credentials"
+    return Deployment(words_to_flags(service["command"]), {int(port) for _, _, port in ports})
+
+
+def statefulset() -> Deployment:
+    manifests = list(yaml.safe_load_all(text(DEPLOY / "statefulset" / "servers.yaml")))
+    found = {each["kind"]: each["spec"] for each in manifests}
+    (container,) = found["StatefulSet"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert {port["name"]: port["port"] for port in found["Service"]["ports"]} == ports
+    policy = [port["port"] for rule in found["NetworkPolicy"]["ingress"] for port in rule["ports"]]
+    assert sorted(policy) == sorted(ports)
+    flags = words_to_flags(container["args"])
+    (limit,) = re.findall(r"^(\d+)GiB$", flags["memory-limit"])
+    resources = container["resources"]
+    memory = f"{math.ceil(int(limit) * 1024 * 1.1)}Mi"
+    assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (memory, memory)
+    assert flags["threads"] == resources["requests"]["cpu"]
+    pod = found["StatefulSet"]["template"]["spec"]
+    assert {volume["secret"]["defaultMode"] for volume in pod["volumes"]} == {0o440}  # the server warns of others
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+    (mount,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "data"]
+    assert flags["data-dir"].startswith(f"{mount}/")  # below it: a volume may have lost+found of another owner
+    stop_s = sum(int(flags[name].removesuffix("s")) for name in ("drain-delay", "shutdown-deadline"))
+    assert pod["terminationGracePeriodSeconds"] > stop_s
+    return Deployment(flags, set(ports.values()))
+
+
+def podman() -> Deployment:
+    (command,) = re.findall(r"^(podman run (?:.*\\\n)*.*)$", text(HOWTOS / "deploy-compose.md"), re.MULTILINE)
+    _, _, after = command.partition(" sparseagg-server ")
+    ports = container_ports(re.findall(r"-p (\S+)", command))
+    exposed = re.findall(r"^EXPOSE (.*)$", text(CONTAINERFILE), re.MULTILINE)
+    assert {int(port) for port in exposed[0].split()} == ports
+    return Deployment(words_to_flags(shlex.split(after)), ports)
+
+
+def chart(**values: object) -> Deployment:
+    found = rendered(values)
+    (container,) = pod_of(found)["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    # Callers come through the Service, Prometheus and probes to the pod; the policy must let both in.
+    service = {port["name"]: port["targetPort"] for port in found["Service"]["spec"]["ports"]}
+    assert set(service.values()) == set(ports) - {"metrics"}
+    if "NetworkPolicy" in found:
+        policy = [port["port"] for rule in found["NetworkPolicy"]["spec"]["ingress"] for port in rule["ports"]]
+        assert sorted(policy) == sorted(ports)
+    return Deployment(config_of(found), set(ports.values()))
+
+
+def howto_values() -> dict:
+    (values,) = re.findall(
+        r'^```yaml title="values.yaml"\n(.*?)^```$', text(HOWTOS / "deploy-kubernetes.md"), re.MULTILINE | re.DOTALL
+    )
+    return yaml.safe_load(values)
+
+
+def unit() -> Deployment:
+    return Deployment(config_to_flags(text(DEPLOY / "systemd" / "server.toml")), set(documented().values()), True)
+
+
+def bare() -> Deployment:
+    return Deployment({}, set(documented().values()), True)
+
+
+DEPLOYMENTS: dict[str, Callable[[], Deployment]] = {
+    "compose": compose,
+    "podman": podman,
+    "compose with TLS": compose_secure,
+    "statefulset": statefulset,
+    **{f"chart with {name}": functools.partial(chart, **values) for name, values in check_deploy.ACCEPTED.items()},
+    "chart with the values of its page": lambda: chart(**howto_values()),
+    "systemd unit": unit,
+    "no flags": bare,
+}
+
+
+def run_as(deployment: Deployment, start_server: Callable, folder: Path):
+    """Starts the server with the deployment's flags, but at free ports and with files that are here."""
+    flags = {"grpc-address": "127.0.0.1:8001", "metrics-address": "127.0.0.1:8002", "http-address": "127.0.0.1:8003"}
+    flags.update(deployment.flags)
+    if flags.get("backend") == "cuda":  # which needs a GPU
+        flags["backend"] = "cpu"
+        del flags["gpu-devices"]
+    files = files_of_a_deployment(start_server, folder) if "/run/secrets" in str(flags) else {}
+    for name, value in flags.items():
+        if value.startswith("/run/secrets/"):
+            flags[name] = str(files[name])
+        elif value.startswith("/var/"):
+            flags[name] = str(folder / name)
+    for name, port in documented().items():
+        if flags[f"{name}-address"] == "none":
+            continue
+        host, _, number = flags[f"{name}-address"].rpartition(":")
+        assert int(number) == port, f"{name} is at another port than the one that is documented"
+        assert deployment.is_local or host == "0.0.0.0", f"nobody outside reaches {name}"
+        flags[f"{name}-address"] = f"{host}:0"
+    address = flags.pop("grpc-address")
+    return start_server(
+        *(word for name, value in flags.items() for word in (f"--{name}", value) if word), address=address
+    )
+
+
+def files_of_a_deployment(start_server: Callable, folder: Path) -> dict[str, Path]:
+    """The files that a deployment mounts, by flag."""
+    start_server("--dev-tls", str(folder / "tls"))
+    files = {name: folder / name for name in ("tokens-file", "noise-key-file", "certificate-key", "jwt-key")}
+    files["tokens-file"].write_text("")
+    files["noise-key-file"].write_bytes(os.urandom(32))
+    files["noise-key-file"].chmod(0o600)
+    new = ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(files["certificate-key"])]
+    subprocess.run(new, check=True)
+    public = ["openssl", "pkey", "-in", str(files["certificate-key"]), "-pubout", "-out", str(files["jwt-key"])]
+    subprocess.run(public, check=True)
+    for name, file in (("certificate", "server.pem"), ("key", "server.key"), ("client-ca", "ca.pem")):
+        files[f"tls-{name}"] = folder / "tls" / file
+    return files
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_deployment_every_documented_port_is_published_and_answers(name, start_server, tmp_path):
+    assert set(documented()) == {"grpc", "metrics", "http"}
+    deployment = DEPLOYMENTS[name]()
+    has_http = deployment.flags.get("http-address") != "none"
+    published = {number for name, number in documented().items() if name != "http" or has_http}
+    assert deployment.published == published
+    server = run_as(deployment, start_server, tmp_path)
+    tls, client_tls = None, False
+    if "tls-certificate" in deployment.flags:
+        ca, *own = (str(tmp_path / "tls" / name) for name in ("ca.pem", "client.pem", "client.key"))
+        tls, client_tls = ssl.create_default_context(cafile=ca), sa.TLS(ca)
+        if "tls-client-ca" in deployment.flags:
+            tls.load_cert_chain(*own)
+            client_tls = sa.TLS(ca, *own)
+    needs_token = {"tokens-file", "jwt-key"} & set(deployment.flags) and "tls-client-ca" not in deployment.flags
+
+    def get(address: str, path: str, scheme: str = "http") -> str:
+        local = address.replace("0.0.0.0", "127.0.0.1")
+        with urllib.request.urlopen(f"{scheme}://{local}{path}", timeout=60, context=tls) as answer:
+            return answer.read().decode()
+
+    scheme = "http" if tls is None else "https"
+    if has_http:
+        assert "<title>" in get(server.http_address, "/", scheme), "the status page"
+        assert "Client" in get(server.http_address, "/sparseagg.js", scheme)
+    assert "sparseagg_" in get(server.metrics_address, "/metrics")
+    for path in ("/readyz", "/healthz"):
+        assert get(server.metrics_address, path)
+    with sa.Client(server.address.replace("0.0.0.0", "127.0.0.1"), tls=client_tls) as client:
+        if not needs_token:
+            assert client.server_info().version == sa.__version__
+            if has_http and tls is None:
+                assert json.loads(get(server.http_address, "/v1/rounds")).get("rounds", []) == []
+        else:
+            with pytest.raises(sa.errors.UnauthenticatedError):
+                client.server_info()
+
+
+def test_compose_gateway_answers_no_page_that_has_made_its_name_one_of_this_machine(start_server, tmp_path):
+    """The port is published on the loopback, where browsers are, and the server in the container cannot tell."""
+    address = run_as(compose(), start_server, tmp_path).http_address.replace("0.0.0.0", "127.0.0.1")
+    for host in ("127.0.0.1:8003", "localhost:8003", "server:8003"):
+        request = urllib.request.Request(f"http://{address}/v1/rounds", headers={"Host": host})
+        urllib.request.urlopen(request, timeout=60).close()
+    request = urllib.request.Request(f"http://{address}/v1/rounds", headers={"Host": "evil.example:8003"})
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(request, timeout=60)
+
+
+def test_flags_of_kuberay_and_of_the_chart_are_those_of_the_server() -> None:
+    flags = flags_of_server()
+    kuberay = set(re.findall(r"(--[a-z][a-z-]*)", text(DEPLOY / "kuberay" / "raycluster.yaml")))
+    assert kuberay
+    assert kuberay <= flags
+    configmap = text(CHART / "templates" / "configmap.yaml")
+    keys = {"--" + key for key in re.findall(r"^    ([a-z-]+) = ", configmap, re.MULTILINE)}
+    schema = yaml.safe_load(text(CHART / "values.schema.json"))["properties"]["config"]
+    taken = {"--" + name for name in schema["propertyNames"]["enum"]}
+    elsewhere = {"--config", "--help", "--version", "--owners-file", "--dev-tls"}  # a server in a pod has no owner
+    assert taken == flags - elsewhere - (keys - {"--log-format", "--threads", "--backup-dir"})
 
 
 def libraries(binary: str) -> list[str]:
@@ -85,73 +319,20 @@ def test_containerfile_installs_the_libraries_that_the_server_names() -> None:
     assert set(install[0].replace("\\", " ").split()) - {"busybox"} == needed
 
 
-@pytest.mark.parametrize("path", FILES_OF_FLAGS, ids=lambda path: path.name)
-def test_flags_are_those_of_the_server(path) -> None:
-    flags = set(re.findall(r"(--[a-z][a-z-]*)", text(path)))
-    assert flags
-    assert flags <= flags_of_server()
-
-
-def test_chart_takes_the_flags_of_the_server_but_those_that_it_sets() -> None:
-    configmap = text(CHART / "templates" / "configmap.yaml")
-    keys = {"--" + key for key in re.findall(r"^    ([a-z-]+) = ", configmap, re.MULTILINE)}
-    schema = yaml.safe_load(text(CHART / "values.schema.json"))["properties"]["config"]
-    taken = {"--" + name for name in schema["propertyNames"]["enum"]}
-    elsewhere = {"--config", "--help", "--version", "--owners-file", "--dev-tls"}  # a server in a pod has no owner
-    assert taken == flags_of_server() - elsewhere - (keys - {"--log-format", "--threads", "--backup-dir"})
-
-
-@pytest.mark.parametrize(
-    ("values", "threads"),
-    [
-        ({}, "2"),
-        ({"cpu": 8}, "8"),
-        ({"cpu": "16"}, "16"),
-        ({"cpu": 0.5}, None),
-        ({"cpu": "1500m"}, None),
-        ({"cpu": 8, "config": {"threads": 3}}, "3"),
-    ],
-)
-def test_chart_has_a_thread_for_each_core_that_the_pod_asks_for(values, threads) -> None:
-    config = rendered(values)["ConfigMap"]["data"]["server.toml"]
-    assert re.findall(r"^threads = (.*)$", config, re.MULTILINE) == ([] if threads is None else [threads])
-
-
-def test_paths_are_answered(start_server) -> None:
-    server = start_server("--metrics-address", "127.0.0.1:0")
-    files = [COMPOSE, *(CHART / "templates").glob("*.yaml")]
-    paths = {path for each in files for path in re.findall(r"(?:path: |:8002)(/[a-z]+)\b", text(each))}
-    assert paths == {"/healthz", "/readyz", "/metrics"}
-    for path in paths:
-        with urllib.request.urlopen(f"http://{server.metrics_address}{path}", timeout=30) as answer:
-            assert answer.status == 200
-
-
-def test_compose_publishes_on_loopback_alone() -> None:
-    ports = [port for each in yaml.safe_load(text(COMPOSE))["services"].values() for port in each["ports"]]
+def test_compose_publishes_on_loopback_alone_and_mounts_files_that_there_are() -> None:
+    services = yaml.safe_load(text(COMPOSE))["services"].values()
+    ports = [port for each in services for port in each["ports"]]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
-
-
-def test_compose_mounts_files_that_there_are() -> None:
-    services = yaml.safe_load(text(COMPOSE))["services"].values()
     sources = [mount.split(":")[0] for each in services for mount in each.get("volumes", [])]
     files = [source for source in sources if source.startswith(".")]
     assert len(files) == 5
     assert all((COMPOSE.parent / source).is_file() for source in files)
-
-
-def test_plain_compose_is_another_project_than_the_secure_one() -> None:
-    """So that `docker compose up` of the one cannot replace the server of the other, nor take its volume."""
-    names = {path.name: re.findall(r"^name: (.*)$", text(path), re.MULTILINE) for path in (COMPOSE, SECURE)}
-    assert names == {"compose.yaml": ["sparseagg-trial"], "secure.yaml": ["sparseagg"]}
-
-
-def test_secrets_of_compose_are_named_and_not_made() -> None:
-    mounts = howto_programs.composed([SECURE])["services"]["server"]["volumes"]
-    (mount,) = [each for each in mounts if isinstance(each, dict)]
-    assert re.fullmatch(r"\$\{SPARSEAGG_SECRETS:\?.+\}", mount["source"])
-    assert mount["bind"] == {"create_host_path": False}
+    assert f"server:{documented()['metrics']}" in text(COMPOSE.with_name("prometheus.yml"))
+    assert f"127.0.0.1:{documented()['metrics']}/readyz" in str(compose_server()["healthcheck"])
+    # `docker compose up` of the one cannot replace the server of the other, nor take its volume.
+    names = [re.findall(r"^name: (.*)$", text(path), re.MULTILINE) for path in (COMPOSE, SECURE)]
+    assert names == [["sparseagg-trial"], ["sparseagg"]]
 
 
 @pytest.mark.parametrize("name", ["secrets/server.key", "secrets/tokens", "deploy/compose/secrets/tokens", "a.token"])
@@ -159,65 +340,84 @@ def test_secrets_in_the_checkout_are_not_committed(name: str) -> None:
     subprocess.run(["git", "-C", str(REPOSITORY), "check-ignore", "-q", name], check=True)
 
 
-def test_compose_limits_leave_the_server_its_tenth_and_its_time() -> None:
-    flags = compose_flags()
+def test_limits_of_compose_and_unit_leave_the_server_its_tenth_and_its_time() -> None:
+    flags = words_to_flags(compose_server()["command"])
     limit_gib = int(flags["memory-limit"].removesuffix("GiB"))
     assert compose_server()["mem_limit"] == f"{math.ceil(limit_gib * 1024 * 1.1)}m"
     drain_s = int(flags.get("drain-delay", "0s").removesuffix("s")) + int(flags["shutdown-deadline"].removesuffix("s"))
     assert int(compose_server()["stop_grace_period"].removesuffix("s")) > drain_s
-
-
-def test_unit_leaves_the_server_its_time() -> None:
     (timeout_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", text(UNIT), re.MULTILINE)
-    assert int(timeout_s) > DEFAULT_SHUTDOWN_S
+    assert int(timeout_s) > 10  # the server's default
 
 
-@pytest.mark.parametrize("limit_mib", [256, 1000, 4096, 4097])
-def test_chart_limits_leave_the_server_its_tenth_and_its_time(limit_mib) -> None:
-    values = {"memoryLimitMiB": limit_mib, "drain": {"delaySeconds": 7, "deadlineSeconds": 100}}
-    pod = rendered(values)["Deployment"]["spec"]["template"]["spec"]
-    resources = pod["containers"][0]["resources"]
-    memory = f"{(limit_mib * 11 + 9) // 10}Mi"
-    assert (resources["requests"]["memory"], resources["limits"]["memory"]) == (memory, memory)
-    assert pod["terminationGracePeriodSeconds"] > 107
+def service_of(found: dict[str, dict]) -> dict:
+    return found["Service"]["spec"]
 
 
-def test_chart_has_one_replica_and_never_two() -> None:
-    spec = rendered()["Deployment"]["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+def threads(found: dict[str, dict]) -> str | None:
+    return config_of(found).get("threads")
 
 
-def test_chart_keeps_the_data_on_the_claim() -> None:
-    found = rendered({"data": {"claim": "rounds", "restoreSeconds": 60}})
-    (data_dir,) = re.findall(r'^data-dir = "(.*)"$', found["ConfigMap"]["data"]["server.toml"], re.MULTILINE)
-    pod = found["Deployment"]["spec"]["template"]["spec"]
+def limits(found: dict[str, dict]) -> tuple:
+    (container,) = pod_of(found)["containers"]
+    assert container["resources"]["requests"]["memory"] == container["resources"]["limits"]["memory"]
+    return container["resources"]["limits"]["memory"], pod_of(found)["terminationGracePeriodSeconds"] > 107
+
+
+def speaks(found: dict[str, dict]) -> set:
+    return {(port["name"], port["port"], port["appProtocol"]) for port in service_of(found)["ports"]}
+
+
+DRAIN = {"delaySeconds": 7, "deadlineSeconds": 100}
+
+
+@pytest.mark.parametrize(
+    ("values", "look", "expected"),
+    [
+        # A thread for each core that the pod asks for.
+        ({}, threads, "2"),
+        ({"cpu": "16"}, threads, "16"),
+        ({"cpu": 0.5}, threads, None),
+        ({"cpu": 8, "config": {"threads": 3}}, threads, "3"),
+        # The server's limit, and a tenth for what it does not count; its time to stop.
+        ({"memoryLimitMiB": 1000, "drain": DRAIN}, limits, ("1100Mi", True)),
+        ({"memoryLimitMiB": 4097, "drain": DRAIN}, limits, ("4507Mi", True)),
+        # A gateway that was told of plain HTTP/2 would speak it to a port with TLS.
+        ({"http": {"port": 80}}, speaks, {("grpc", 8001, "kubernetes.io/h2c"), ("http", 80, "http")}),
+        ({"credentials": {"tlsSecret": "tls"}}, speaks, {("grpc", 8001, "https"), ("http", 8003, "https")}),
+        # Behind an address of the node's, all clients would be one to the limits for each address.
+        ({}, lambda found: service_of(found).get("externalTrafficPolicy"), None),
+        ({"service": {"type": "NodePort"}}, lambda found: service_of(found)["externalTrafficPolicy"], "Local"),
+        # Two servers never have the data, and their claim outlives the release.
+        ({}, lambda found: found["Deployment"]["spec"]["strategy"], {"type": "Recreate"}),
+        ({}, lambda found: found["Deployment"]["spec"]["replicas"], 1),
+        ({}, lambda found: {"data-dir", "backup-dir"} & set(config_of(found)), set()),
+        ({"data": {"size": "1Gi", "claim": "rounds"}}, lambda found: "PersistentVolumeClaim" in found, False),
+        (
+            {"data": {"size": "1Gi"}},
+            lambda found: found["PersistentVolumeClaim"]["metadata"]["annotations"],
+            {"helm.sh/resource-policy": "keep"},
+        ),
+        ({"data": {"claim": "c"}, "config": {"backup-dir": "/b"}}, lambda found: config_of(found)["backup-dir"], "/b"),
+        ({"ingress": {"enabled": True, "host": "a"}, "http": {"enabled": False}}, lambda f: "Ingress" in f, False),
+    ],
+)
+def test_chart_gives_what_its_values_say(values: dict, look: Callable, expected: object) -> None:
+    assert look(rendered(values)) == expected
+
+
+@pytest.mark.parametrize("data", [{"claim": "rounds"}, {"size": "50Gi"}])
+def test_chart_keeps_the_data_on_the_claim(data: dict) -> None:
+    found = rendered({"data": {**data, "restoreSeconds": 60}})
+    pod, config = pod_of(found), config_of(found)
     (container,) = pod["containers"]
-    (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == "data"]
-    assert data_dir.startswith(mount["mountPath"] + "/")  # below it: a volume may have lost+found of another owner
-    assert {"name": "data", "persistentVolumeClaim": {"claimName": "rounds"}} in pod["volumes"]
+    (mount,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "data"]
+    for flag in ("data-dir", "backup-dir"):
+        assert config[flag].startswith(f"{mount}/")  # below it: a volume may have lost+found of another owner
+    name = data.get("claim") or found["PersistentVolumeClaim"]["metadata"]["name"]
+    assert {"name": "data", "persistentVolumeClaim": {"claimName": name}} in pod["volumes"]
     assert pod["securityContext"]["fsGroup"] == 10001
-    probe = container["startupProbe"]
-    assert probe["periodSeconds"] * probe["failureThreshold"] >= 60
-    assert f'backup-dir = "{mount["mountPath"]}/' in found["ConfigMap"]["data"]["server.toml"]
-    assert "data-dir" not in rendered({})["ConfigMap"]["data"]["server.toml"]
-    assert "backup-dir" not in rendered({})["ConfigMap"]["data"]["server.toml"]
-    elsewhere = rendered({"data": {"claim": "rounds"}, "config": {"backup-dir": "/backups"}})
-    (backups,) = re.findall(r'^backup-dir = "(.*)"$', elsewhere["ConfigMap"]["data"]["server.toml"], re.MULTILINE)
-    assert backups == "/backups"
-
-
-def test_chart_makes_a_claim_that_outlives_the_release() -> None:
-    found = rendered({"data": {"size": "50Gi", "storageClass": "fast"}})
-    claim = found["PersistentVolumeClaim"]
-    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    assert claim["spec"]["resources"]["requests"]["storage"] == "50Gi"
-    assert claim["spec"]["storageClassName"] == "fast"
-    volumes = found["Deployment"]["spec"]["template"]["spec"]["volumes"]
-    name = claim["metadata"]["name"]
-    assert {"name": "data", "persistentVolumeClaim": {"claimName": name}} in volumes
-    assert "data-dir" in found["ConfigMap"]["data"]["server.toml"]
-    own = rendered({"data": {"size": "50Gi", "claim": "rounds"}})
-    assert "PersistentVolumeClaim" not in own
+    assert container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"] >= 60
 
 
 def test_chart_mounts_each_file_that_its_config_names() -> None:
@@ -227,53 +427,18 @@ def test_chart_mounts_each_file_that_its_config_names() -> None:
         "certificateKeySecret": "e",
     }
     found = rendered(values)
-    named = set(re.findall(r'"(/run/secrets/[^/]+)/', found["ConfigMap"]["data"]["server.toml"]))
-    pod = found["Deployment"]["spec"]["template"]["spec"]
+    named = set(re.findall(r"(/run/secrets/[^/]+)/", str(config_of(found))))
+    pod = pod_of(found)
     mounted = {mount["mountPath"]: mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
-    assert len(named) == 5
-    assert named <= set(mounted)
-    secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
-    assert {secrets[mounted[path]] for path in named} == set("abcde")
+    secrets = {volume["name"]: volume["secret"] for volume in pod["volumes"] if "secret" in volume}
+    assert {secrets[mounted[path]]["secretName"] for path in named} == set("abcde")
     # Kubernetes' own default lets everybody in the container read them, of which the server warns.
-    assert {volume["secret"]["defaultMode"] for volume in pod["volumes"] if "secret" in volume} == {0o440}
+    assert {each["defaultMode"] for each in secrets.values()} == {0o440}
     assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
 
 
-@pytest.mark.parametrize(
-    ("credentials", "grpc", "http"), [({}, "kubernetes.io/h2c", "http"), ({"tlsSecret": "tls"}, "https", "https")]
-)
-def test_chart_says_what_its_ports_speak(credentials, grpc, http) -> None:
-    """A gateway that was told of plain HTTP/2 would speak it to a port with TLS."""
-    ports = rendered({"credentials": credentials})["Service"]["spec"]["ports"]
-    assert {port["name"]: port["appProtocol"] for port in ports} == {"grpc": grpc, "http": http}
-
-
-def test_chart_keeps_the_addresses_of_clients() -> None:
-    """Behind an address of the node's, all clients would be one to the limits for each address."""
-    assert "externalTrafficPolicy" not in rendered()["Service"]["spec"]
-    for kind in ("NodePort", "LoadBalancer"):
-        assert rendered({"service": {"type": kind}})["Service"]["spec"]["externalTrafficPolicy"] == "Local"
-
-
-def test_chart_sends_an_ingress_to_the_http_port() -> None:
-    found = rendered({"ingress": {"enabled": True, "host": "agg.example.org"}})
-    (rule,) = found["Ingress"]["spec"]["rules"]
-    (path,) = rule["http"]["paths"]
-    assert path["backend"]["service"] == {"name": found["Service"]["metadata"]["name"], "port": {"name": "http"}}
-    assert "Ingress" not in rendered({"ingress": {"enabled": True, "host": "a"}, "http": {"enabled": False}})
-
-
-@pytest.mark.parametrize("credential", [{"tokensSecret": "a"}, {"jwtKeySecret": "a"}, {}])
-def test_chart_warns_of_a_server_that_believes_everybody(credential) -> None:
-    helm = pytest.importorskip("helm_python", reason="`make lint-deploy` installs it")
-    with helm.Chart.load(CHART) as chart:
-        texts = chart.render({"credentials": credential}, name="release", namespace="default")
-    (notes,) = [each for name, each in texts.items() if name.endswith("NOTES.txt")]
-    assert ("has no credentials" in notes) is (not credential)
-
-
 def test_chart_runs_as_nobody_who_may_write() -> None:
-    pod = rendered()["Deployment"]["spec"]["template"]["spec"]
+    pod = pod_of(rendered())
     (user,) = re.findall(r"^USER (\d+):\d+$", text(CONTAINERFILE), re.MULTILINE)
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["securityContext"]["runAsUser"] == int(user) > 0
@@ -284,41 +449,27 @@ def test_chart_runs_as_nobody_who_may_write() -> None:
     }
 
 
-def test_chart_config_is_one_that_the_server_takes(start_server, tmp_path) -> None:
-    values = {"memoryLimitMiB": 512, "config": {"max-open-rounds": 1_000_000, "max-message-bytes": "1MiB"}}
-    config = tmp_path / "server.toml"
-    config.write_text(rendered(values)["ConfigMap"]["data"]["server.toml"], encoding="utf-8")
-    server = start_server("--config", str(config), "--metrics-address", "127.0.0.1:0")
-    with sa.Client(server.address) as client:
-        limits = client.server_info().limits
-    assert limits.memory_limit_bytes == 512 << 20
-    assert limits.max_open_rounds == 1_000_000
-    assert limits.max_message_bytes == 1 << 20
-
-
-def test_sample_config_of_the_unit_is_one_that_the_server_takes(start_server, tmp_path) -> None:
+def test_unit_config_is_one_that_the_server_takes_with_all_that_it_only_shows(start_server, tmp_path: Path) -> None:
     sample = text(DEPLOY / "systemd" / "server.toml")
-    tls = tmp_path / "tls"
-    start_server("--dev-tls", str(tls))
-    (tmp_path / "tokens").write_text("")
+    files = files_of_a_deployment(start_server, tmp_path)
     for path, here in [
-        ("/etc/sparseagg/tokens", tmp_path / "tokens"),
-        ("/etc/sparseagg/tls.crt", tls / "server.pem"),
-        ("/run/credentials/sparseagg.service/tls.key", tls / "server.key"),
+        ("/etc/sparseagg/tokens", files["tokens-file"]),
+        ("/etc/sparseagg/tls.crt", files["tls-certificate"]),
+        ("/run/credentials/sparseagg.service/tls.key", files["tls-key"]),
         ("/var/lib/sparseagg/data", tmp_path / "data"),
         ("/var/lib/sparseagg/backups", tmp_path / "backups"),
     ]:
         assert f'"{path}"' in sample
         sample = sample.replace(f'"{path}"', f'"{here}"')
-    # As it is, and with all that it only shows.
-    for number, each in enumerate([sample, re.sub(r"^# ?(?=[a-z-]+ = )", "", sample, flags=re.MULTILINE)]):
-        config = tmp_path / f"{number}.toml"
-        config.write_text(each, encoding="utf-8")
-        start_server("--config", str(config), "--metrics-address", "127.0.0.1:0")
+    config = tmp_path / "server.toml"
+    config.write_text(re.sub(r"^# ?(?=[a-z-]+ = )", "", sample, flags=re.MULTILINE), encoding="utf-8")
+    start_server("--config", str(config), "--metrics-address", "127.0.0.1:0")
 
 
-def test_unit_confines_the_server(tmp_path) -> None:
+def test_unit_confines_the_server_and_starts_it_for_as_long_as_a_cause_lasts(tmp_path: Path) -> None:
     """To what `systemd-analyze security` gives 2.0 of 10 or less; what the unit lacks costs the rest."""
+    assert "\nStartLimitIntervalSec=0\n" in text(UNIT).partition("[Service]")[0]
+    assert "\nRestart=on-failure\n" in text(UNIT)
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / UNIT.name  # without the program, which need not be installed here
@@ -326,19 +477,3 @@ def test_unit_confines_the_server(tmp_path) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-
-
-def test_unit_tries_again_for_as_long_as_a_cause_lasts() -> None:
-    assert "\nStartLimitIntervalSec=0\n" in text(UNIT).partition("[Service]")[0]
-    assert "\nRestart=on-failure\n" in text(UNIT)
-
-
-def test_unit_has_the_folder_of_the_socket_that_its_config_shows() -> None:
-    (folder,) = re.findall(r"^RuntimeDirectory=(.*)$", text(UNIT), re.MULTILINE)
-    assert f'"unix:/run/{folder}/' in text(DEPLOY / "systemd" / "server.toml")
-
-
-def test_unit_starts_what_the_containerfile_installs() -> None:
-    (command,) = re.findall(r"^ExecStart=(.*)$", text(UNIT), re.MULTILINE)
-    (entrypoint,) = re.findall(r"^ENTRYPOINT (.*)$", text(CONTAINERFILE), re.MULTILINE)
-    assert yaml.safe_load(entrypoint) == shlex.split(command)[:1] == ["/usr/bin/sparseagg-server"]

@@ -9,7 +9,7 @@ import pytest
 import sparseagg as sa
 from sparseagg._internal.client.upload import counted, make_upload
 from sparseagg._internal.updates.arrays import update_data
-from sparseagg._internal.wire.encode import DEFAULT_CHUNK_BYTES, WireFormat, chunk_bytes_for, encode_chunks
+from sparseagg._internal.wire.encode import WireFormat, chunk_bytes_for, encode_chunks
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec(
@@ -47,35 +47,6 @@ def test_encode_chunks_rows_around_the_limit_are_split_there(rows, fit, sizes):
         )
 
 
-def test_encode_chunks_row_wider_than_the_limit_goes_alone():
-    assert [len(chunk.slices[0].keys) for chunk in chunks_of(embedding(3), 1)] == [4, 4, 4]
-
-
-def test_encode_chunks_several_tensors_share_aChunk():
-    update = {**embedding(2), "b": np.arange(5.0)}
-    (chunk,) = chunks_of(update, 10_000)
-    assert [piece.tensor for piece in chunk.slices] == ["e", "b"]
-    assert chunk.slices[1].key_encoding == pb.KEY_ENCODING_IMPLICIT
-    split = chunks_of(update, 2 * OVERHEAD + 2 * ROW + 3 * 8)
-    assert [[(piece.tensor, piece.first_key, piece.num_keys) for piece in chunk.slices] for chunk in split] == [
-        [("e", 0, 2), ("b", 0, 3)],
-        [("b", 3, 2)],
-    ]
-
-
-def test_encode_chunks_more_tensors_than_slices_fit_a_chunk_are_spread():
-    names = [f"t{i}" for i in range(4097)]
-    spec = sa.RoundSpec([sa.TensorSpec(name, "float32", num_rows=10) for name in names])
-    one = (np.array([1]), np.array([2.0], np.float32))
-    tensors = update_data(spec, dict.fromkeys(names, one))
-    chunks = [
-        pb.UpdateChunk.FromString(chunk.serialise())
-        for chunk in encode_chunks(tensors, client_id="c", submission_id="s", chunk_bytes=10_000_000)
-    ]
-    assert [len(chunk.slices) for chunk in chunks] == [4096, 1]
-    assert [piece.tensor for chunk in chunks for piece in chunk.slices] == names
-
-
 def test_encode_chunks_messages_stay_below_the_limit():
     limit = 4000
     many = sa.RoundSpec([sa.TensorSpec(f"tensor-{i:0200}", "float32", num_rows=100) for i in range(30)])
@@ -93,17 +64,6 @@ def test_encode_chunks_messages_stay_below_the_limit():
     ]
     assert max(chunk.ByteSize() for chunk in chunks) <= limit
     assert sum(len(piece.keys) for chunk in chunks for piece in chunk.slices) == 30 * 100 * 4
-
-
-def test_encode_chunks_weight_is_in_the_first_chunk_only():
-    chunks = chunks_of(embedding(3), 1, weight=0.0)
-    assert [chunk.HasField("weight") for chunk in chunks] == [True, False, False]
-    assert not chunks_of(embedding(1), 100)[0].HasField("weight")
-
-
-def test_encode_chunks_first_skips_what_is_there():
-    assert chunks_of(embedding(5), 1)[3:] == chunks_of(embedding(5), 1, first=3)
-    assert chunks_of(embedding(5), 1, first=5) == []
 
 
 def test_serialised_chunks_are_what_protocol_buffers_makes_of_them():
@@ -148,23 +108,3 @@ def test_progress_ends_at_the_size_of_the_update_however_it_is_packed(keys, valu
     for _ in counted(upload.chunks(3), bar):
         pass
     assert moves == resumed
-
-
-def test_encode_chunks_empty_update_is_one_last_chunk():
-    (chunk,) = chunks_of({}, 100)
-    assert chunk.last
-    assert not chunk.slices
-
-
-@pytest.mark.parametrize(
-    ("limit", "wanted", "expected"),
-    [
-        (0, DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_BYTES),
-        (4 << 20, DEFAULT_CHUNK_BYTES, DEFAULT_CHUNK_BYTES),
-        (65536, DEFAULT_CHUNK_BYTES, 64512),
-        (4 << 20, 100, 100),
-        (5, DEFAULT_CHUNK_BYTES, 1),
-    ],
-)
-def test_chunk_bytes_for_limit_is_kept(limit, wanted, expected):
-    assert chunk_bytes_for(limit, wanted) == expected

@@ -1,0 +1,256 @@
+"""What the pages of docs/ say is true: links, versions, commands, flags, events, errors and the bytes of the wire."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sparseagg as sa
+import yaml
+from real_server import REPOSITORY, server_binary
+from sparseagg._internal.commands import cli
+from sparseagg._internal.commands.rounds import read_spec
+from sparseagg.cluster.exchange import export_partial
+from sparseagg.v1 import aggregation_pb2 as pb
+
+sys.path.append(str(REPOSITORY / "scripts"))
+import error_reference
+import release
+
+DOCS = REPOSITORY / "docs"
+DOCUMENTS = [REPOSITORY / "README.md", REPOSITORY / "python" / "README.md", *sorted(DOCS.rglob("*.md"))]
+PACKAGE = REPOSITORY / "python" / "src" / "sparseagg"
+
+
+def text_of(page: str) -> str:
+    return (DOCS / f"{page}.md").read_text(encoding="utf-8")
+
+
+def texts_in(paths: Iterator[Path]) -> str:
+    """The sources of these files; texts over several lines are whole."""
+    return re.sub(r'"\s*f?"', "", "".join(path.read_text(encoding="utf-8") for path in paths))
+
+
+def flags_of_server() -> list[str]:
+    output = subprocess.run([server_binary(), "--help"], check=True, capture_output=True, text=True).stdout
+    # The first of each line's names; a second is an alias.
+    return re.findall(r"^ +(?:-[a-z],)?(--[a-z-]+)", output, re.MULTILINE)
+
+
+def test_every_place_has_the_version_of_the_package() -> None:
+    assert release.current() == sa.__version__
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_links_and_make_targets_of_a_document_lead_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
+    links = [link for link in links if not link.startswith("http") and not link.endswith("reference/grpc.md")]  # made
+    assert [link for link in links if not (document.parent / link).exists()] == []
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    targets = {name for line in re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE) for name in line.split()}
+    assert set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", text, re.MULTILINE)) <= targets
+
+
+def test_nothing_advises_to_install_a_package_that_is_not_published() -> None:
+    """Until ``sparseagg`` is on PyPI, its wheels come from `make wheels` and `make cuda-wheel`."""
+    advice = ["git", "grep", "-lE", r"pip install (-\S+ )*['\"]?sparseagg", "--", "*.md", "*.py", "*.toml", "*.yaml"]
+    found = subprocess.run(advice, capture_output=True, text=True, cwd=REPOSITORY, check=False).stdout.split()
+    assert set(found) - {"CHANGELOG.md"} == set()
+
+
+def test_wire_format_example_parses() -> None:
+    block = text_of("wire-format").split("<!-- example chunk -->\n```\n")[1].split("```")[0]
+    # Each line begins with hexadecimal pairs; what follows explains them.
+    pairs = [re.match(r"\s*((?:[0-9a-f]{2}(?: |$))*)", line)[1] for line in block.splitlines()]
+    data = bytes.fromhex("".join(pairs))
+    chunk = pb.UpdateChunk.FromString(data)
+    assert (chunk.round, chunk.client_id, chunk.submission_id) == ("rounds/r1", "a", "a-1")
+    assert (chunk.sequence, chunk.last, chunk.weight) == (0, True, 12.0)
+    (part,) = chunk.slices
+    assert (part.tensor, part.num_keys) == ("emb", 2)
+    assert (part.key_encoding, part.value_encoding) == (pb.KEY_ENCODING_U32, pb.VALUE_ENCODING_FLOAT32)
+    assert np.frombuffer(part.keys, "<u4").tolist() == [3, 17]
+    assert np.frombuffer(part.values, "<f4").reshape(-1, 2).tolist() == [[1.0, -2.0], [0.5, 0.0]]
+    assert chunk.SerializeToString(deterministic=True) == data
+
+
+def test_reference_documents_every_event_of_the_log_and_every_alert() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "service").rglob("*.cc"))
+    events = set(re.findall(r'\bLog\([^"{]*"(\w+)"', sources))
+    table = text_of("reference/metrics").partition("| event | fields |")[2].partition("\n\n")[0]
+    assert len(events) > 10
+    assert events - set(re.findall(r"`(\w+)`", table)) == set()
+    rules = yaml.safe_load((REPOSITORY / "deploy/prometheus/alerts.yml").read_text(encoding="utf-8"))
+    alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    assert re.findall(r"^\| `(Sparseagg\w+)` \|", text_of("howto/monitor"), re.MULTILINE) == alerts
+
+
+def test_reference_documents_every_flag() -> None:
+    rows = [line.split("|")[1] for line in text_of("reference/flags").splitlines() if line.startswith("| `--")]
+    documented = [flag for row in rows for flag in re.findall(r"--[a-z-]+", row)]
+    assert sorted(documented) == sorted(flags_of_server())
+    named = set(re.findall(r"`(--[a-z-]+)", text_of("howto/tune")))
+    assert len(named) > 10
+    assert named - set(documented) == set()
+
+
+def test_reference_names_the_values_of_every_enum_of_a_spec() -> None:
+    spec = text_of("reference/rounds").split("\n## A round's spec in JSON\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", spec, re.MULTILINE)
+    documented = {field: re.findall(r"`(\w+)`", values) for field, values in rows}
+    offered = {}
+    for field in (*pb.TensorSpec.DESCRIPTOR.fields, *pb.AggregationSpec.DESCRIPTOR.fields):
+        if field.enum_type is not None:
+            prefix = field.enum_type.values_by_number[0].name[: -len("UNSPECIFIED")]
+            offered[field.json_name] = [each.name[len(prefix) :].lower() for each in field.enum_type.values][1:]
+    assert documented.pop("resultDtype") == ["float32", "float64"]  # of all dtypes
+    assert offered.pop("resultDtype") == documented["dtype"]
+    assert documented == offered
+
+
+def test_compatibility_page_has_the_bounds_of_the_package_and_names_files_that_there_are() -> None:
+    page = text_of("compatibility")
+    project = (REPOSITORY / "python" / "pyproject.toml").read_text(encoding="utf-8")
+    bounds = dict(re.findall(r'"([\w-]+)>=([\d.]+)"', re.search(r"^dependencies = (.*)$", project, re.MULTILINE)[1]))
+    assert set(bounds) == {"numpy", "grpcio", "protobuf", "rich", "shtab"}
+    for name, bound in bounds.items():
+        assert re.search(rf"(?mi)^\| {name}\b[^|]*\| {re.escape(bound)} or later\b", page), name
+    oldest = re.search(r'^requires-python = ">=(.*)"$', project, re.MULTILINE)[1]
+    assert f"| Python | {oldest} to " in page
+    named = re.findall(r"`((?:tests|scripts|python|deploy)/[\w./-]+)`", page)
+    assert len(named) > 5
+    assert [path for path in named if not (REPOSITORY / path).exists()] == []
+
+
+# ---- the command
+
+
+COMMAND_PAGE = text_of("reference/command")
+
+
+def commands(parser: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yields every command that does something, such as "rounds list"."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        yield name, parser
+    for group in groups:
+        for word, each in group.choices.items():
+            yield from commands(each, f"{name} {word}".strip())
+
+
+COMMANDS = dict(commands(cli._parser()))
+
+
+def test_page_has_every_command_flag_and_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    documented = set()
+    # Actions of one command stand in one row of the page's first table.
+    for first, others in re.findall(r"^\| `sparseagg (.*?)` *((?:, `\w+`)*) \|", COMMAND_PAGE, re.MULTILINE):
+        group = first.rpartition(" ")[0]
+        documented |= {first, *(f"{group} {other}".strip() for other in re.findall(r"`(\w+)`", others))}
+    assert documented == set(COMMANDS)
+    known = {option for parser in COMMANDS.values() for option in parser._option_string_actions}
+    known |= {f"{option[:5]}…" for option in known if option.startswith("--tls")}
+    assert set(re.findall(r"--[a-z][a-z-]*…?", COMMAND_PAGE)) - known == set()
+    has_json = {name for name, parser in COMMANDS.items() if "--json" in parser._option_string_actions}
+    sentence = re.search(r"With `--json`, (.*?) print JSON", COMMAND_PAGE, re.DOTALL)[1]
+    assert set(re.findall(r"`([a-z ]+)`", sentence.replace("\n", " "))) == has_json
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    told = re.findall(r"(?<=[ .])(\d+):", capsys.readouterr().out.partition("exit status")[2])
+    assert re.findall(r"^\| (\d+) \|", COMMAND_PAGE, re.MULTILINE) == told == ["0", "1", "2", "130"]
+
+
+@pytest.mark.parametrize("command", [["rounds", "create"], ["merge"]])
+def test_help_of_commands_that_take_a_spec_shows_one(command: list[str], tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([*command, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    path = tmp_path / "spec.json"
+    path.write_text(re.search(r"such as (\{.*?\});", text)[1])
+    assert read_spec(path).tensors
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_completes_commands_and_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", "bash"]) == 0
+    script = tmp_path / "complete"
+    script.write_text(capsys.readouterr().out)
+    code = """
+source "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
+function_name=$(complete -p sparseagg | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+"$function_name" sparseagg "${COMP_WORDS[COMP_CWORD]}" ""
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+    def completed(*words: str) -> list[str]:
+        bash = ["bash", "-c", code, "bash", str(script), *words]
+        return subprocess.run(bash, capture_output=True, text=True, check=True).stdout.split()
+
+    assert completed("sparseagg", "ro") == ["rounds"]
+    assert completed("sparseagg", "rounds", "c") == ["create", "close", "cancel", "certificate"]
+    assert completed("sparseagg", "top", "--fi") == ["--filter"]
+
+
+# ---- errors
+
+
+def shown_errors() -> list[str]:
+    return re.findall(r"^- `+ ?(.*?) ?`+$", error_reference.with_texts(text_of("reference/errors")), re.MULTILINE)
+
+
+def test_errors_have_a_cause_and_a_cure_each() -> None:
+    sections = re.split(r"^## ", text_of("reference/errors"), flags=re.MULTILINE)[1:]
+    assert len(sections) > 20
+    for section in sections:
+        assert [section.count(each) for each in ("**Cause**:", "**Cure**:", "<!-- errors: ")] == [1, 1, 1]
+    assert len(shown_errors()) > 450
+
+
+def test_errors_of_a_server_are_on_the_page(client: sa.Client) -> None:
+    """What a server says when it is used wrongly has a line of the page that fits as a whole, or but for its end."""
+    opened = client.create_round(sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=10)], min_submissions=1))
+    opened.submit("a", {"t": ([1], [1.0])})
+    bad = sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=10, row_width=100_000)])
+    calls: list[Callable[[], object]] = [
+        lambda: client.get_round("nothing"),
+        lambda: client.create_round(bad),
+        lambda: client.create_round(bad, "no id"),
+        lambda: opened.submit("b", {"t": ([10], [1.0])}),
+        lambda: opened.submit("a", {"t": ([2], [1.0])}, submission_id="other"),
+        lambda: export_partial(opened),
+    ]
+    shown = [each for each in shown_errors() if len(each.replace("…", "")) > 10]
+    patterns = [".*" + ".*".join(map(re.escape, each.split("…"))) + ".*" for each in shown]
+    for call in calls:
+        with pytest.raises(sa.SparseaggError) as refused:
+            call()
+        assert any(re.fullmatch(pattern, str(refused.value), re.DOTALL) for pattern in patterns), refused.value
+
+
+def test_troubleshoot_and_certificates_quote_what_is_said() -> None:
+    """Texts of the server, where "…" stands for the same as on the page of errors, or for more; and of the client."""
+    page, known = text_of("howto/troubleshoot"), shown_errors()
+    lines = re.findall(r"^\| (`.*?) \| ", page, re.MULTILINE)
+    quoted = [each for line in lines for each in re.findall(r"`([^`]+)`", line)]
+    assert len(quoted) >= 10
+    assert [each for each in quoted if not any(each in text for text in known)] == []
+    section = page.partition("## The server is not reached")[2].partition("\n## ")[0]
+    said = re.findall(r"^\| ([^|]+?) \| [^|]+ \| [^|]+ \|$", section, re.MULTILINE)[1:]
+    assert len(said) == 7
+    sources = texts_in(PACKAGE.rglob("*.py"))
+    assert [each for each in said if each not in sources] == []
+    table = text_of("certificates").split("| text | what has happened |")[1].split("\n\n")[0]
+    texts = re.findall(r"`([^`]*)`", "".join(line.split("|")[1] for line in table.splitlines()[2:]))
+    assert len(texts) > 7
+    # What stands for another word.
+    parts = [part.strip(" ,") for text in texts for part in re.split(r"'alice'|'embedding'|…|\b[12]\b", text)]
+    assert [part for part in parts if part not in sources] == []
