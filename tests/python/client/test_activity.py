@@ -62,17 +62,3 @@ def test_totals_are_of_the_tenant_and_of_roles_that_see_all_its_rounds(start_ser
     assert seen["admin", "red"].resident_bytes > 0
     assert seen["observer", "red"].resident_bytes == 0
     assert seen["observer", "red"].resident_bytes_history == ()
-
-
-def test_rounds_of_an_earlier_run_are_not_counted_again(start_server, tmp_path):
-    flags = ("--data-dir", str(tmp_path / "data"))
-    first = start_server(*flags)
-    with sa.Client(first.address) as client:
-        opened = client.create_round(SPEC, "kept")
-        opened.submit("a", UPDATE)
-        opened.finish()
-    first.kill()
-    with sa.Client(start_server(*flags).address) as client:
-        assert client.get_round("kept").result()["v"].keys.tolist() == [3, 4]
-        activity = client.server_info().activity
-    assert (activity.num_rounds, activity.num_ended_rounds, activity.num_submissions) == (0, 0, 0)

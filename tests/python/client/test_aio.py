@@ -19,16 +19,6 @@ def run(coroutine):
     return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
-def test_aio_client_may_be_made_before_the_loop_that_it_is_used_in(server):
-    client = sa.aio.Client(server.address)
-
-    async def job():
-        async with client:
-            return await client.aggregate([([1], [1.0])], ONE)
-
-    assert run(job())["v"].values.tolist() == [1.0]
-
-
 def test_aio_client_of_another_loop_says_so(server):
     client = sa.aio.Client(server.address)
     opened = run(client.create_round(ONE))

@@ -87,38 +87,6 @@ def test_backup_under_load_has_all_that_was_acknowledged_before(
             assert np.array_equal(result.values.view(np.uint32), expected.values.view(np.uint32))
 
 
-def test_kill_in_the_middle_leaves_nothing_that_a_start_takes_for_a_backup(
-    start: Callable[[str], ServerProcess], tmp_path: pathlib.Path
-) -> None:
-    server = start("data")
-    with sa.Client(server.address, retry=sa.RetryPolicy(attempts=1)) as client:
-        opened = client.create_round(SPEC, "r")
-        for number in range(100):
-            opened.submit(f"c{number}", update(number))
-
-        def ask() -> None:
-            with sa.Client(server.address, retry=sa.RetryPolicy(attempts=1)) as other, pytest.raises(sa.SparseaggError):
-                other.backup("b")
-
-        asking = threading.Thread(target=ask)
-        asking.start()
-        server.wait_until((tmp_path / "backups" / ".unfinished" / "db").exists)
-        server.kill()
-        asking.join()
-    left = [each.name for each in (tmp_path / "backups").iterdir()]
-    assert left == [".unfinished"]
-    started = [server_binary(), "--grpc-address", "127.0.0.1:0", "--http-address", "none", "--metrics-address", "none"]
-    refused = subprocess.run(
-        [*started, "--data-dir", str(tmp_path / "backups" / ".unfinished")], check=False, capture_output=True, text=True
-    )
-    assert refused.returncode == 1
-    assert "it was not copied whole" in refused.stderr or "expected an empty directory" in refused.stderr
-    with sa.Client(start("data").address) as client:
-        client.backup("b")
-        assert len(list(client.get_round("r").submissions())) == 100
-    assert [each.name for each in (tmp_path / "backups").iterdir()] == ["b"]
-
-
 def test_backup_by_command_and_over_http(
     start_server: Callable[..., ServerProcess], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,11 +8,9 @@ import pytest
 import sparseagg as sa
 from every_client import digest, one
 from sparseagg._internal.client.channels import make_stub
-from sparseagg._internal.client.requests import export_request
 from sparseagg._internal.client.result_reader import exported_page
-from sparseagg._internal.client.transport import run
 from sparseagg._internal.wire.message import ExportedColumns
-from sparseagg.cluster.exchange import count_keys, export_page, export_submissions
+from sparseagg.cluster.exchange import count_keys, export_submissions
 from sparseagg.v1 import aggregation_pb2 as pb
 
 
@@ -50,7 +48,7 @@ def test_export_goes_on_after_a_broken_connection(flaky):
     updates = {
         f"c{i:02}": (rng.integers(0, 10**6, 50_000), rng.standard_normal(50_000).astype("f4")) for i in range(20)
     }
-    spec = one(num_rows=10**6)
+    spec = one(num_rows=10**6, keep_submissions=True)
     proxy = flaky(3_000_000, 3_000_000, of_answers=True)
     with sa.Client(proxy.address, connections=1) as client:
         opened = client.create_round(spec)
@@ -69,17 +67,6 @@ def test_rounds_in_memory_export_nothing():
         opened.seal()
         with pytest.raises(sa.errors.UnimplementedError, match=":memory:"):
             export_submissions(opened)
-
-
-@pytest.mark.parametrize("address", [":memory:", "server"])
-def test_kept_submissions_can_be_withdrawn(server, address):
-    with sa.Client(server.address if address == "server" else address) as client:
-        opened = client.create_round(one(op="max", num_rows=10**7, keep_submissions=True))
-        update = (np.arange(3 * 10**6), np.ones(3 * 10**6, "f4"))
-        for each in range(5):  # 120 MB: without keep_submissions, 64 MiB are merged
-            opened.submit(each, update)
-        assert opened.withdraw(2)
-        assert opened.finish()["v"].values.max() == 1.0
 
 
 def test_pages_of_bulk_data_suit_clients_with_the_limits_of_grpc(start_server):
@@ -107,42 +94,6 @@ def test_pages_of_bulk_data_suit_clients_with_the_limits_of_grpc(start_server):
         assert max(sizes) < 1 << 21, max(sizes)
         assert sum(page.slice.num_keys or len(page.slice.keys) // 4 for page in exported) == keys.size
         assert len(partials) > 1
-
-
-def test_dense_submissions_are_exported_without_keys(client):
-    rng = np.random.default_rng(8)
-    spec = sa.RoundSpec(
-        [
-            sa.TensorSpec("d", "float32", num_rows=50, row_width=2, layout="dense"),
-            sa.TensorSpec("s", "int32", num_rows=3),
-        ],
-        op="sum",
-        keep_submissions=True,
-    )
-    opened = client.create_round(spec)
-    sent = {f"c{i}": rng.standard_normal((50, 2)).astype("f4") for i in range(7)}
-    for client_id, rows in sent.items():
-        opened.submit(client_id, {"d": rows})
-    opened.seal()
-    for keys in ((0, None), (13, 40), (49, None), (20, 20)):
-        end = 50 if keys[1] is None else keys[1]
-        for max_bytes in (1, 60, 500, 1 << 20):
-            token, found = None, [[] for _ in sent]
-            while token != "":
-                page = export_page(opened, "d", keys=keys, page_token=token or "", max_bytes=max_bytes)
-                for place in range(page.first, page.end):
-                    found[place].append(page.part(place, place + 1))
-                token = page.next_page_token
-            for client_id, parts in zip(sent, found):
-                assert np.concatenate([each.keys for each in parts]).tolist() == list(range(keys[0], end))
-                rows = np.concatenate([each.values for each in parts])
-                assert rows.tobytes() == sent[client_id][keys[0] : end].tobytes()
-    request = export_request(opened.name, "d", None)
-    (page,) = run(opened._inner._connection.export(request))
-    assert (len(page.keys), len(page.values)) == (0, 7 * 400)
-    request.ClearField("key_encodings")  # of an older reader
-    (page,) = run(opened._inner._connection.export(request))
-    assert len(page.keys) == 7 * 200
 
 
 def test_wrong_pages_by_place_are_refused():

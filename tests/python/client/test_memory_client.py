@@ -120,23 +120,6 @@ def test_memory_waits_of_asyncio_leave_the_threads_to_others():
     assert asyncio.run(asyncio.wait_for(job(), PATIENCE_S)) == ["done"] * 100
 
 
-def test_memory_round_without_a_result_yet(no_merges):
-    with sa.Client(":memory:") as client:
-        opened = client.create_round(ONE)
-        opened.submit("a", UPDATE)
-        for call in (opened.finish, opened.result, opened.wait):
-            with pytest.raises(TimeoutError, match=f"^{opened.name} is still finalizing$"):
-                call(timeout=0.02)
-        with pytest.raises(sa.errors.FailedPreconditionError, match=f"^{opened.name} is finalizing$"):
-            opened.submit("b", UPDATE)
-        assert opened.submit("a", UPDATE).duplicate
-        with pytest.raises(TimeoutError, match=r"^the aggregation has not ended: the merge was under way$"):
-            client.aggregate([UPDATE], ONE, timeout=0.02)
-        assert opened.cancel("enough").state == "cancelled"
-        with pytest.raises(sa.RoundFailedError, match="cancelled: enough"):
-            opened.finish()
-
-
 def test_memory_disconnect_ends_calls_under_way(monkeypatch):
     waiting = threading.Event()
     real = futures.wait

@@ -10,7 +10,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest
 from partial_rounds import SPECS, updates_of
-from sparseagg.cluster.exchange import add_partial, count_keys, export_partial
+from sparseagg.cluster.exchange import add_partial, export_partial
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -56,28 +56,6 @@ def test_leaf_and_root_are_servers(client, name):
             assert add_partial(root, f"leaf {leaf}", partial, submission_id="s", resumable=True).duplicate
     assert root.refresh().num_submissions == 12
     assert digest(root.finish()) == expected
-
-
-def test_ranges_and_pages_of_a_partial_add_up(client):
-    rng = np.random.default_rng(6)
-    spec = sa.RoundSpec([sa.TensorSpec("v", "int64", num_rows=0, row_width=4)], return_counts=True)
-    updates = {f"c{i}": (rng.integers(0, 2**63, 60_000), rng.integers(-9, 9, (60_000, 4))) for i in range(4)}
-    opened = client.create_round(spec)
-    for each, update in updates.items():
-        opened.submit(each, update)
-    opened.seal()
-    assert len(export_partial(opened)) > 3  # 20 MB
-    parts = []
-    for keys in [(0, 2**60), (2**60, 2**62), (2**62, None)]:
-        merged = sa.Aggregator(spec)
-        merged.add_partial("server", export_partial(opened, keys=keys), keys=keys)
-        parts.append(merged.finish()["v"])
-    expected = sa.aggregate(updates, spec)["v"]
-    for name in ("keys", "values", "counts"):
-        assert np.concatenate([getattr(part, name) for part in parts]).tobytes() == getattr(expected, name).tobytes()
-    counts = count_keys(opened, bits=50)
-    assert np.array_equal(counts, np.bincount((expected.keys >> np.uint64(50)).astype(np.int64), minlength=1 << 14))
-    assert export_partial(opened, keys=(5, 5)) == []
 
 
 def test_canonical_sums_have_no_partial(client):

@@ -143,38 +143,6 @@ def test_noise_of_a_round_can_be_computed_again(start_server, tmp_path):
         check_noise(client.get_round("known").finish(), 2, ("default", "known"))
 
 
-def test_clients_and_observers_see_no_numbers(start_server, tmp_path):
-    table = tmp_path / "tokens"
-    tokens = {role: make_token(table, role) for role in ("coordinator", "observer")}
-    tokens["client"] = make_token(table, "client", "--name", "c0")
-    server = start_server(*_key_file(tmp_path), "--tokens-file", str(table))
-    spec = private_spec()
-    with sa.Client(server.address, token=tokens["coordinator"], insecure_token=True) as coordinator:
-        opened = coordinator.create_round(spec, round_id="r")
-        for name, update in crowd(60).items():
-            opened.submit(name, update)
-        with pytest.raises(sa.InvalidArgumentError):
-            opened.submit("bad", {"v": ([3], [[np.nan, 0]]), "bias": np.zeros((4, 1))})
-        seen = opened.refresh()
-        assert seen.num_submissions == 60
-        assert seen.num_refused == 1
-        for end in (False, True):
-            for role in ("client", "observer"):
-                with sa.Client(server.address, token=tokens[role], insecure_token=True) as other:
-                    info = other.get_round("r").info
-                    numbers = (info.num_submissions, info.num_tuples, info.num_bytes, info.num_refused)
-                    assert (*numbers, info.num_uploads) == (0, 0, 0, 0, 0)
-                    assert not info.recent_refusals
-                    assert info.clip is None
-                    assert info.release_id == b""
-                    with pytest.raises(sa.errors.PermissionDeniedError):
-                        list(other.get_round("r").submissions())
-                    if end:
-                        assert other.get_round("r").result()["v"].keys.tolist() == [3, 70]
-            if not end:
-                opened.finish()
-
-
 # What each request asks for; {client} is the submission by which the two rounds differ, or one that neither has.
 READ = (
     "GET /v1/info",

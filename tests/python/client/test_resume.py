@@ -89,35 +89,6 @@ def test_submit_by_a_new_process_of_other_content_counts_as_if_it_were_alone(
     assert_counts_once(opened, keys, values)
 
 
-@pytest.mark.parametrize("factor", [1, 2], ids=["same content", "other content"])
-@pytest.mark.parametrize("sizes", [(65_536, 100_000), (20_000, 1 << 20), (30_000, 30_000)])
-def test_submit_by_two_workers_at_once_counts_one_of_them_and_whole(server, client, sizes, factor):
-    for _ in range(4):
-        opened = client.create_round(SPEC)
-        contents = [VALUES, VALUES * factor]
-        with futures.ThreadPoolExecutor(2) as pool:
-            workers = [
-                pool.submit(submit, server.address, opened, (KEYS, values), chunk_bytes=size)
-                for values, size in zip(contents, sizes)
-            ]
-        errors = [worker.exception() for worker in workers]
-        assert None in errors
-        for error in errors:
-            if isinstance(error, sa.errors.AlreadyExistsError):
-                assert factor != 1
-            elif error is not None:
-                assert isinstance(error, sa.errors.FailedPreconditionError)
-                assert "another upload" in str(error)
-        # What was told to have been counted is what is in the sum.
-        accepted = [
-            values
-            for values, worker, error in zip(contents, workers, errors)
-            if error is None and not worker.result().duplicate
-        ]
-        assert len(accepted) == 1
-        assert_counts_once(opened, values=accepted[0])
-
-
 class Halts:
     """Lets uploads of so many chunks wait at chunk 3, each once, until they may go on."""
 

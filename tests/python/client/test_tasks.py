@@ -173,22 +173,6 @@ def test_rounds_in_this_process_have_no_tasks():
 # ---- tasks whose round is a stream: a lease carries the base version, and the worker submits with it ----
 
 
-def test_leases_carry_the_latest_version(client):
-    stream = client.create_stream(SPEC, buffer=1, stream_id="with-tasks")
-    client.create_tasks([sa.NewTask(id=f"stream-task-{i}", round=stream) for i in range(2)])
-    first = client.lease_task("w", lease_id="1", timeout=60)
-    assert (first.round, first.base_version) == ("rounds/with-tasks", 0)
-    with pytest.raises(sa.errors.FailedPreconditionError, match="no committed submission"):
-        client.complete_task(first, "x")
-    stream.submit("w", ONE, base_version=first.base_version, submission_id="x")
-    client.complete_task(first, "x")
-    stream.watch()
-    second = client.lease_task("w", lease_id="2", timeout=60)
-    assert second.base_version == 1
-    client.fail_task(second, "no", retry=False)
-    stream.delete()
-
-
 def test_a_worker_submits_to_a_stream(server, client):
     stream = client.create_stream(SPEC, buffer=2, stream_id="of-a-worker")
     client.create_tasks([sa.NewTask(id=f"worker-task-{i}", round=stream, labels=["w"]) for i in range(2)])

@@ -18,6 +18,7 @@ from every_client import digest, one
 from real_server import REPOSITORY, server_binary
 from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster, ray_servers
+from sparseagg.cluster.plan import ranges_of_counts
 from sparseagg.cluster.ray_servers import ray_session
 from sparseagg.cluster.server_keeper import ServerKeeper
 
@@ -325,3 +326,40 @@ def test_merges_that_fail_say_why(cluster):
             for client_id in "ab":
                 opened.submit(client_id, update, weight)
             assert text in failure_of(opened)
+    weighted = one(op="median", weighting="by_weight", layout="dense")
+    with submitted(cluster, weighted, {}) as opened:
+        opened.submit("a", np.ones(10), 2.0)
+        assert opened.finish()["v"].values.tolist() == [1.0] * 10
+
+
+KEYS = {
+    "even": (lambda rng: rng.integers(0, 1 << 24, 10**6), 1 << 24),
+    "even, of any number": (lambda rng: rng.integers(0, 1 << 64, 10**6, np.uint64), 0),
+    "crowded": (lambda rng: np.exp(rng.uniform(0, np.log(2**40), 10**6)), 1 << 40),
+    "in 3000 places": (lambda rng: rng.integers(0, 3000, 10**6) * 330_000_017 + rng.integers(0, 900, 10**6), 10**12),
+}
+
+
+@pytest.mark.parametrize("number", [2, 400])
+@pytest.mark.parametrize("case", KEYS)
+def test_no_range_has_a_tenth_more_than_the_mean(case, number):
+    draw, num_rows = KEYS[case]
+    keys = np.sort(draw(np.random.default_rng(5)).astype(np.uint64))
+    asked = []
+
+    def count(bits, within):
+        within_bits, numbers = within or (((num_rows - 1) % (1 << 64)).bit_length(), [0])
+        asked.append(len(numbers) << (within_bits - bits))
+        firsts = (np.array(numbers, np.uint64) << np.uint64(within_bits % 64))[:, None]
+        begins = firsts + (np.arange(1 << (within_bits - bits), dtype=np.uint64) << np.uint64(bits))
+        lasts = begins + np.uint64((1 << bits) - 1)
+        return (np.searchsorted(keys, lasts, "right") - np.searchsorted(keys, begins)).reshape(-1)
+
+    ranges, any_order = ranges_of_counts(count, num_rows, number, lambda num_keys: number if num_keys == 10**6 else 0)
+    places = np.append(np.searchsorted(keys, np.array([begin for begin, _ in ranges], np.uint64)), len(keys))
+    assert len(ranges) <= number
+    for first, end in zip(places, places[1:]):
+        assert end - first <= 1.1 * len(keys) / number or keys[first] == keys[end - 1]
+    assert max(asked) <= 1 << 17
+    assert any_order or case == "crowded"
+    assert ranges_of_counts(None, num_rows, 1, None) == ([(0, None)], True)

@@ -126,23 +126,6 @@ def check_random(clusters, seed):
     check_bits(clusters, spec, accepted(spec, updates), SERVERS[seed % len(SERVERS) :][:1])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64"])
-@pytest.mark.parametrize("layout", ["dense", "auto"])
-def test_rows_without_submissions_are_filled(clusters, dtype, layout):
-    rng = np.random.default_rng(4)
-    fill = 7.0 if "int" in dtype else 0.1
-    options = {"return_counts": True, "return_weights": True, "min_contributors": 2}
-    if "float" in dtype:
-        options["return_moments"] = True
-    if layout == "auto":
-        options["dense_threshold"] = 0.01
-    tensor = sa.TensorSpec("v", dtype, num_rows=200, row_width=2, result_layout=layout, fill=fill)
-    spec = sa.RoundSpec([tensor], op="sum", **options)
-    updates = {f"c{i}": ((rng.integers(0, 200, 40), rng.integers(-9, 9, (40, 2))), None) for i in range(6)}
-    assert sa.aggregate({each: update for each, (update, _) in updates.items()}, spec)["v"].layout == "dense"
-    check_bits(clusters, spec, updates)
-
-
 KEYS = 20_000  # of an update: large enough for servers to keep it in buckets
 
 
@@ -167,8 +150,8 @@ def repeated(rng, num_rows):
     return keys
 
 
-@pytest.mark.parametrize("num_rows", [0, 1 << 24, 1 << 40])
-@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("num_rows", [0, 1 << 40])
+@pytest.mark.parametrize("width", [3])
 @pytest.mark.parametrize("keys_of", [uniform, crowded, two_ends, repeated])
 def test_large_updates_in_no_order(clusters, num_rows, width, keys_of):
     """Beside a dense tensor, and clients with one key and with none."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import secrets
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest, one
 from real_server import REPOSITORY
-from sparseagg.cluster import Cluster, executor, ray_servers, tables
+from sparseagg.cluster import Cluster, executor, ray_servers
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: make test-ray")
 
@@ -34,42 +33,6 @@ ray.init(address=sys.argv[1], log_to_driver=False)
 cluster = Cluster(2, executor="ray", name="kept", data_dir=sys.argv[2], server_cpus=0, reducer_cpus=0)
 cluster.create_round(one(op="mean", num_rows=1000, return_counts=True), "round")
 os.kill(os.getpid(), 9)
-"""
-
-
-# A job: `ray job submit` sets RAY_ADDRESS, and says nothing of the CPUs that this Ray has.
-JOB = """
-import os
-import sparseagg as sa
-from every_client import digest, one
-from sparseagg.cluster import Cluster
-
-spec = one(op="mean", num_rows=1000, return_counts=True)
-updates = {f"client-{i}": ([i, 7], [1.0, 0.1 * i]) for i in range(12)}
-with Cluster(2, executor="ray", reducers=2, ranges=3, reducer_cpus=0) as cluster:
-    with cluster.create_round(spec) as opened:
-        for client_id, update in updates.items():
-            opened.submit(client_id, update)
-        same = digest(opened.finish()) == digest(sa.aggregate(updates, spec))
-print("job", bool(os.environ["RAY_ADDRESS"]), same)
-"""
-
-# A Ray that takes jobs, in a process of its own: the tests are connected to another one. Its agent, which starts the
-# jobs, listens on a port of its own, too: Ray's fixed one (52365) belongs to the Ray that came first on this machine.
-HEAD = """
-import subprocess, sys
-from ray.cluster_utils import Cluster
-
-ports = {"dashboard_port": 0, "dashboard_agent_listen_port": 0}
-head = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": True, **ports})
-submit = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", f"http://{head.webui_url}"]
-for _ in range(100):  # the agent comes after the dashboard
-    job = subprocess.run([*submit, "--", sys.executable, sys.argv[1]], capture_output=True, text=True)
-    if "No available agent" not in job.stderr:
-        break
-head.shutdown()
-print(job.stdout, job.stderr)
-sys.exit(job.returncode)
 """
 
 
@@ -146,21 +109,6 @@ def test_servers_with_a_name_outlive_their_driver_and_are_followed(ray, tmp_path
         Cluster.attach("kept")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("aiohttp_cors") is None, reason="no ray[default]: make test-ray")
-def test_job_of_ray_needs_no_words(tmp_path):
-    (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
-    # Without it, workers have niceness 15, and hardly run on a busy machine.
-    kept = "RAY_worker_niceness"
-    environment = {name: value for name, value in os.environ.items() if name == kept or not name.startswith("RAY_")}
-    environment.update(PYTHONPATH=os.pathsep.join(sys.path), RAY_AUTH_TOKEN=secrets.token_hex(32))
-    # Its dashboard, which takes the job, has eleven processes, for which a busy machine may need minutes.
-    environment.update(RAY_DASHBOARD_STARTUP_TIMEOUT_S="600", RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT="600")
-    head = [sys.executable, "-c", HEAD, str(tmp_path / "job.py")]
-    done = subprocess.run(head, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "job True True" in done.stdout
-
-
 def test_ray_keeps_no_token(ray, monkeypatch, updates):
     """Ray's GCS stores the arguments of actors, in a database where it is to survive."""
     given = []
@@ -222,33 +170,6 @@ def test_data_sets_are_read_late_and_need_no_cpus(ray, tmp_path, updates):
         opened.delete()
         with pytest.raises(Exception, match=r"NotFound|no round"):  # it was not read before
             second.take_all()
-
-
-def test_data_sets_read_as_many_ranges_at_once_as_there_are_servers(ray, tmp_path, updates, monkeypatch):
-    def counted(part, rounds):  # with what it needs: it runs in processes that do not have this module
-        import pathlib
-        import time
-
-        own = pathlib.Path(folder, f"reads-{part.begin}")
-        own.touch()
-        begun, most = time.monotonic(), 0
-        while most < 3 and time.monotonic() < begun + 1:  # so that others can come
-            most = max(most, len(list(own.parent.glob("reads-*"))))
-        own.unlink()
-        own.with_name(f"read-{part.begin}-{most}").touch()
-        return read(part, rounds)
-
-    folder, read = str(tmp_path), tables.read_part
-    monkeypatch.setattr(tables, "read_part", counted)
-    with Cluster(2, executor="ray", server_cpus=0, **{**NO_CPUS, "ranges": 8}) as cluster:
-        opened = cluster.create_round(SPEC)
-        for client_id, update in updates.items():
-            opened.submit(client_id, update)
-        opened.start_merge()
-        assert opened.dataset().materialize().num_blocks() == 8
-    done = [path.name for path in tmp_path.glob("read-*")]
-    assert len(done) == 8
-    assert {name[-1] for name in done} <= {"1", "2"}
 
 
 def places_of(ray, cluster):

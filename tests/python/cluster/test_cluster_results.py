@@ -414,31 +414,6 @@ def test_parquet_needs_pyarrow(cluster, tmp_path):
             opened.save(tmp_path, "sparse", kind="parquet")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="PyArrow is not installed: make test-ray")
-def test_parts_after_a_restart_of_all_servers(folder, tmp_path):
-    """Another process, whose servers have started again on the directories, writes the same files, byte for byte."""
-    parquet = importlib.import_module("pyarrow.parquet")
-    with Cluster(3, data_dir=folder, ranges=4) as first:
-        opened = submitted(first)
-        opened.start_merge()
-        name = opened.name
-        before = [p.read_bytes() for kind in KINDS for p in opened.save(tmp_path / "a", "hashed", kind=kind)]
-    with Cluster(3, data_dir=folder) as second:
-        again = second.resume(name)
-        files = {kind: again.save(tmp_path / "b", "hashed", kind=kind) for kind in KINDS}
-    assert [p.read_bytes() for kind in KINDS for p in files[kind]] == before
-    expected = sa.aggregate(updates_of(), SPEC)["hashed"]
-    for kind, read in (("npz", lambda path: dict(np.load(path))), ("parquet", parquet.read_table)):
-        tables = [read(path) for path in files[kind]]
-        for column in ("keys", "values", "moments"):
-            found = np.concatenate([np.asarray(table[column]) for table in tables])
-            assert found.dtype == np.asarray(getattr(expected, column)).dtype
-            assert found.tobytes() == np.asarray(getattr(expected, column)).tobytes(), (kind, column)
-
-
-KINDS = ("npz", "parquet")
-
-
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: make test-ray")
 def test_ray_dataset_of_a_result(folder):
     expected = sa.aggregate(updates_of(), SPEC)

@@ -122,6 +122,8 @@ def test_cli_bad_update_is_an_error(run, tmp_path, arrays, text):
     np.savez(update, **arrays)
     round_id = run("rounds", "create", str(spec)).strip()
     assert text in run("submit", round_id, "a", str(update), status=1)
+    spec.write_text('{"tensors": [{"nme": "x"}]}')
+    assert "spec.json" in run("rounds", "create", str(spec), status=1)
 
 
 def test_cli_as_a_command_knows_its_version():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
 import pathlib
+import subprocess
+import sys
+import zipfile
 
 import ml_dtypes
 import numpy as np
@@ -132,6 +136,7 @@ def test_merge_by_weights_of_a_spec_that_weighs_nothing_is_refused(merge, of, we
         (["dense.npz"], "dense.npz has x.counts beside x, as results have"),
         (["unnamed.npz"], "unnamed.npz has arr_0, which names no tensor"),
         (["no-tensor.npz"], "no-tensor.npz has keys, which names no tensor"),
+        (["damaged.npz"], "damaged.npz: array 'x' cannot be read: "),
     ],
 )
 def test_merge_errors_name_file_place_and_value(merge, arguments, text):
@@ -144,6 +149,8 @@ def test_merge_errors_name_file_place_and_value(merge, arguments, text):
     np.savez("dense.npz", **{"x": np.ones(2), "x.counts": np.ones(2, np.uint32)})
     np.savez("unnamed.npz", np.arange(2), np.ones(2))
     np.savez("no-tensor.npz", values=np.ones(2), keys=np.arange(2))
+    with zipfile.ZipFile("damaged.npz", "w") as archive:
+        archive.writestr("x.npy", b"12345678")
     assert text in merge(*arguments, status=1)
 
 
@@ -261,3 +268,20 @@ def test_merge_sums_in_the_order_of_names_whatever_they_are(merge, limit):
         np.savez(name, **{"x.keys": np.array([0]), "x.values": np.array([float(value)])})
     for files in permutations(*ODD_NAMES):
         assert merge(*files, *limit)["x.values"] == [0.0]  # (1e30 + 1) - 1e30
+
+
+def test_merge_into_a_pipe_that_has_no_name_writes_the_result_alone(merge):
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "sparseagg", "merge", "a.npz", "b.npz", "-o", "/dev/stdout"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        written = pipe.read()
+    assert (done.returncode, done.stderr) == (0, "bias: 3 rows, dense\nemb: 3 rows, sparse\n")
+    with np.load(io.BytesIO(written)) as merged:
+        assert merged["emb.keys"].tolist() == [1, 3, 9]
+
+
+def test_merge_errors_name_files_that_are_not_in_utf8(merge):
+    np.savez(ODD_NAMES[-1], **{"emb.keys": np.array([1]), "bias": np.ones(3)})
+    assert r"b\udcff.npz: tensor 'emb': 1 keys without values" in merge("a.npz", ODD_NAMES[-1], status=1)

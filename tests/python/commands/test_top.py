@@ -172,22 +172,6 @@ def make_rounds(client: sa.Client, number: int) -> None:
         client.create_round(SPEC, round_id=f"round-{i:02}")
 
 
-def test_top_fits_a_terminal_of_60_columns(start_top, start_server):
-    server = start_server()
-    with sa.Client(server.address) as client:
-        make_rounds(client, 30)
-        client.get_round("round-17").cancel()
-    terminal = start_top("--address", server.address, lines=16, columns=60)
-    terminal.wait_for("round-29 +open(.*\r\n)+1–9 of 30 rounds")
-    assert len(re.findall(r"round-\d\d", terminal.screen())) == 9
-    assert max(map(len, terminal.screen().split("\r\n"))) <= 60
-    terminal.press(b"\x03")
-    assert terminal.end() == 0
-    assert terminal.modes() == terminal.modes_before
-    terminal = start_top("--address", server.address, "--filter", "round-1 CANC", lines=16, columns=60)
-    terminal.wait_for(r"round-17 +cancelled.*\r\nfilter: round-1 CANC \(1 of 30 rounds\)")
-
-
 def test_top_prints_plain_tables_on_a_dumb_terminal(start_top, start_server):
     server = start_server()
     with sa.Client(server.address) as client:

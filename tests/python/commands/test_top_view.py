@@ -135,3 +135,20 @@ def test_view_writes_numbers_with_prefixes(number, text):
 )
 def test_view_writes_memory_as_flags_do(number, text):
     assert sizes.binary_size(number) == text
+
+
+def test_view_shows_active_rounds_first_then_the_busiest(seen):
+    (info,) = seen.rounds
+
+    def with_rounds(at: float, busy: int) -> top_view.Look:
+        rounds = [
+            changed(info, 9000, 0, name="rounds/ended", state="done"),
+            changed(info, 10, 0, name="rounds/calm"),
+            changed(info, busy, 0, name="rounds/busy"),
+        ]
+        return dataclasses.replace(seen, at=at, rounds=tuple(rounds))
+
+    text = drawn("address", with_rounds(2.0, 500), with_rounds(1.0, 0), height=7)
+    assert re.findall(r"^(busy|calm|ended)\b", text, re.MULTILINE) == ["busy", "calm"]
+    assert "\n1–2 of 3 rounds\n" in text
+    assert re.search(r"^busy .* 500 B +500 B +0 ", text, re.MULTILINE)

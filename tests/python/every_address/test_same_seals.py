@@ -215,6 +215,7 @@ def test_one_client_beyond_float64_costs_nobody_else(any_client):
     rows = rng.standard_normal((7, 50))
     rows[2, 5] = 1e160
     for rule in (
+        lambda found: sa.robust.krum(found, 2),
         lambda found: sa.robust.multi_krum(found, 2, 5),
         sa.robust.geometric_median,
         lambda found: sa.robust.geometric_median(found.only([c for c in found.clients if c != "2"])),

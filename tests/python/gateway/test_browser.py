@@ -18,6 +18,7 @@ import reference
 import sparseagg as sa
 from http_calls import LOCAL, TIMEOUT_S, request
 from served import PLAN, SIZE, SPEC, client_page, create_tasks, fill_status, submit_some
+from signing import key_pair
 
 if browser.programs() is None:
     pytest.skip("no chromium and chromium-driver here (scripts/deps.sh browser installs them)", allow_module_level=True)
@@ -213,3 +214,37 @@ def test_status_page_says_what_to_do_first_and_when_the_server_was_seen(driver, 
     page.wait("document.getElementById('content').classList.contains('stale')")
     assert page.evaluate("return document.getElementById('server').textContent").startswith("last seen ")
     assert len(rounds_of(page)) == 1
+
+
+def test_status_page_saves_the_certificate_of_a_round(driver, tmp_path):
+    from real_server import ServerProcess
+
+    key, _ = key_pair(tmp_path)
+    server = ServerProcess(tmp_path / "log", *LOCAL, "--certificate-key", str(key))
+    try:
+        with sa.Client(server.address) as client:
+            for name, certificate in (("plain", False), ("signed", True)):
+                spec = sa.RoundSpec([sa.TensorSpec("t", "float32", num_rows=9)], certificate=certificate)
+                rnd = client.create_round(spec, name)
+                rnd.submit("a", {"t": ([1], np.ones(1, np.float32))})
+                rnd.finish()
+        page = driver.open(f"http://{server.http_address}/")
+        page.wait("document.querySelectorAll('#rounds > li').length >= 2")
+        page.evaluate("location.hash = '#plain'")
+        page.wait("document.getElementById('one-title').textContent === 'plain'")
+        assert page.evaluate("return document.querySelector('#one-card button')") is None
+        page.evaluate("location.hash = '#signed'")
+        page.wait("document.querySelector('#one-card button') !== null")
+        page.evaluate(
+            "window.saved = []; const made = URL.createObjectURL;"
+            "URL.createObjectURL = (blob) => { blob.text().then((text) => saved.push(text)); return made(blob); };"
+            "document.querySelector('#one-card button').click()"
+        )
+        page.wait("window.saved.length === 1")
+        page.wait("document.querySelector('#one-card button').textContent === 'Certificate of 1 submission'")
+        with sa.Client(server.address) as client:
+            envelope = client.get_round("signed").certificate().envelope
+        assert page.evaluate("return window.saved[0]").encode() == envelope
+        assert page.errors() == []
+    finally:
+        assert server.stop() == 0

@@ -50,60 +50,6 @@ def put(address: str, path: str, client: str, *, weight: str = "") -> None:
     call(address, "POST", f"{path}/submissions", {"clientId": client, "submissionId": "s"})
 
 
-def unpack_page(body: bytes) -> tuple[dict, list[bytes]]:
-    (size,) = struct.unpack_from("<I", body)
-    head = json.loads(body[4 : 4 + size])
-    at, sections = 4 + size, []
-    for count in head["sections"]:
-        sections.append(body[at : at + count])
-        at += count
-    assert at == len(body)
-    assert (4 + size) % 8 == 0
-    return head["page"], sections
-
-
-def test_round_of_bulk_json_and_grpc_clients(server, address, round_path):
-    put(address, round_path, "curl")
-    chunk = pb.UpdateChunk(client_id="proto", submission_id="s", last=True)
-    chunk.slices.add(tensor="w", key_encoding=pb.KEY_ENCODING_U32, keys=KEYS.tobytes(), values=ROWS.tobytes())
-    request(address, "POST", f"{round_path}/chunks", chunk.SerializeToString(), content_type="application/x-protobuf")
-    commit = pb.CommitSubmissionRequest(client_id="proto", submission_id="s").SerializeToString()
-    answer = request(
-        address,
-        "POST",
-        f"{round_path}/submissions",
-        commit,
-        content_type="application/x-protobuf",
-        accept="application/x-protobuf",
-    )
-    assert pb.CommitSubmissionResponse.FromString(answer.body).num_tuples == 2
-    with sa.Client(server.address) as client:
-        client.get_round(round_path.rsplit("/", 1)[1]).submit("python", {"w": (KEYS, ROWS)})
-    listed = call(address, "GET", f"{round_path}/submissions")["submissions"]
-    assert [each["clientId"] for each in listed] == ["curl", "proto", "python"]
-    call(address, "POST", f"{round_path}:close")
-    assert call(address, "GET", f"{round_path}:wait?timeout=30s")["state"] == "ROUND_STATE_DONE"
-    as_json = call(address, "GET", f"{round_path}/result?tensor=w")
-    page, (keys, values, _, _) = unpack_page(
-        request(address, "GET", f"{round_path}/result", accept="application/octet-stream").body
-    )
-    assert np.frombuffer(keys, "<u4").tolist() == [3, 9]
-    assert np.frombuffer(values, "<f4").tolist() == (3 * ROWS).ravel().tolist()
-    assert page["summary"]["numKeys"] == as_json["summary"]["numKeys"] == "2"
-
-
-def test_pages_of_a_result(address, round_path):
-    put(address, round_path, "a")
-    call(address, "POST", f"{round_path}:close")
-    call(address, "GET", f"{round_path}:wait")
-    first = call(address, "GET", f"{round_path}/result?max_page_bytes=1")
-    token = first["nextPageToken"]
-    second = call(address, "GET", f"{round_path}/result?max_page_bytes=1&page_token={token}")
-    assert (first["slice"]["keys"], second["slice"]["keys"]) == ("AwAAAA==", "CQAAAA==")
-    assert not second["nextPageToken"]
-    assert call(address, "GET", f"{round_path}/result?range.begin=4")["slice"]["keys"] == "CQAAAA=="
-
-
 def test_withdraw_cancel_and_delete(address, round_path):
     put(address, round_path, "a")
     assert call(address, "DELETE", f"{round_path}/submissions?client_id=a") == {"withdrawn": True}
@@ -220,18 +166,6 @@ def test_grpc_web(address, round_path):
     assert grpc_web(address, "GetRound", b"\x0a\x04none")[1].startswith("grpc-status: 3\r\ngrpc-message: ")
     assert grpc_web(address, "GetRound", b"", flags=1)[1].startswith("grpc-status: 12")
     assert grpc_web(address, "StreamResult", b"")[1].startswith("grpc-status: 12")
-
-
-def test_grpc_web_timeout(address, round_path):
-    name = round_path.removeprefix("/v1/")
-    get = pb.GetRoundRequest(name=name).SerializeToString()
-    assert grpc_web(address, "GetRound", get, grpc_timeout="1H")[1] == "grpc-status: 0\r\n"
-    trailers = grpc_web(address, "GetRound", get, grpc_timeout="soon")[1]
-    assert trailers.startswith("grpc-status: 3\r\n")
-    assert "grpc-timeout" in trailers
-    # The wait of the method itself would be a minute.
-    wait = pb.WaitRoundRequest(name=name).SerializeToString()
-    assert grpc_web(address, "WaitRound", wait, grpc_timeout="100m")[1].startswith("grpc-status: 4\r\n")
 
 
 def test_header_that_comes_twice_is_refused(address):

@@ -1,14 +1,15 @@
-"""Hostile peers of the HTTP gateway: it stays within its memory, and serves honest ones."""
+"""Hostile peers, credentials and pages of other origins at the HTTP gateway; it serves honest ones in its memory."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import pathlib
 import re
 import socket
 
 import numpy as np
-import sparseagg as sa
+import pytest
 from http_calls import LOCAL, raw, read_all, request
 
 LIMIT_MIB = 256
@@ -132,25 +133,6 @@ def hosts(*numbers: int) -> list[str]:
     return [f"127.0.0.{number}" for number in numbers]
 
 
-def test_long_poll_gives_way_after_a_second(start_server):
-    server = start_server(*LOCAL, "--max-http-connections", "2")
-    lease = b'{"clientId":"%d","labels":["none"],"timeout":"60s"}'
-    head = header("/v1/tasks:lease", len(lease % 0)).replace(b"octet-stream", b"json")
-    waiting = [raw(server.http_address, b"", host) for host in hosts(1, 2)]
-    for i, connection in enumerate(waiting):
-        assert ask(connection).startswith(b"HTTP/1.1 200")  # one that was never used gives way at once
-        connection.sendall(head + lease % i)
-    while not (answer := ask_on_new(server.http_address, "127.0.0.3")):
-        pass
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert read_all(waiting[0]) == b""
-    with sa.Client(server.address) as client:
-        client.create_tasks([sa.NewTask(b"", labels=["none"])])
-        assert waiting[1].recv(4096).startswith(b"HTTP/1.1 200")  # and no task went to the one that has gone
-    for connection in waiting:
-        connection.close()
-
-
 def test_long_poll_ends_with_its_peer(start_server):
     server = start_server(*LOCAL, "--threads", "1")
     address = server.http_address
@@ -165,3 +147,51 @@ def test_long_poll_ends_with_its_peer(start_server):
         assert connection.recv(64).startswith(b"HTTP/1.1 200")
         connection.close()
     assert server.stop() == 0
+
+
+TOKENS = {"coordinator": "c" * 43, "client": "w" * 43}
+
+
+@pytest.fixture
+def tokens_file(tmp_path: pathlib.Path) -> str:
+    path = tmp_path / "tokens"
+    rows = [f"{hashlib.sha256(token.encode()).hexdigest()} {role} default {role}-1" for role, token in TOKENS.items()]
+    path.write_text("\n".join(rows) + "\n")
+    return str(path)
+
+
+def test_tokens_and_roles_are_those_of_grpc(start_server, tokens_file):
+    address = start_server(*LOCAL, "--tokens-file", tokens_file).http_address
+    spec = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "num_rows": 9}]}
+
+    def status(role: str | None, method: str, path: str, body=None) -> tuple[int, str]:
+        headers = {} if role is None else {"authorization": f"Bearer {TOKENS.get(role, role)}"}
+        answer = request(address, method, path, body, **headers)
+        return answer.status, answer.json.get("detail", "")
+
+    assert status(None, "GET", "/v1/info")[0] == 401
+    assert status("x" * 43, "GET", "/v1/info")[0] == 401
+    assert request(address, "GET", "/").status == 200  # the page, which asks for a token
+    assert status("client", "POST", "/v1/rounds", {"roundId": "r", "spec": spec})[0] == 403
+    assert status("coordinator", "POST", "/v1/rounds", {"roundId": "r", "spec": spec})[0] == 200
+    chunk = "/v1/rounds/r/chunks?client_id={}&submission_id=s&last=true"
+    code, detail = status("client", "POST", chunk.format("other"))
+    assert code == 403
+    assert "client-1" in detail
+    assert status("client", "POST", chunk.format(""))[0] == 200
+
+
+def test_cors_by_allow_list(start_server):
+    page = "https://app.example.org"
+    address = start_server(*LOCAL, "--http-origins", f"{page}, http://other.example").http_address
+    preflight = request(address, "OPTIONS", "/v1/rounds", origin=page, access_control_request_method="POST")
+    assert preflight.status == 204
+    assert preflight.headers.get_all("access-control-allow-origin") == [page]  # once, as browsers want it
+    assert "authorization" in preflight.headers["access-control-allow-headers"]
+    assert request(address, "GET", "/v1/info", origin=page).headers["access-control-allow-origin"] == page
+    refused = request(address, "OPTIONS", "/v1/rounds", origin="https://evil", access_control_request_method="POST")
+    assert refused.status == 403
+    assert refused.headers["access-control-allow-origin"] is None
+    own = request(address, "GET", "/v1/info", origin=f"http://{address}")
+    assert own.status == 200
+    assert own.headers["access-control-allow-origin"] is None

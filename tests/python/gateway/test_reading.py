@@ -188,3 +188,62 @@ def test_status_page_does_not_shift_while_rounds_come(driver, start_server, widt
         page.wait(f"document.querySelectorAll('#rounds > li').length === {6 + i}")
     assert page.evaluate(page_checks.SHIFT) < 0.1  # "good" by web.dev
     page.close()
+
+
+def test_status_page_is_paused_by_keyboard_alone(driver, server):
+    page = opened(driver, server, "/")
+    tab_to(page, "pause")
+    for pressed in ("true", "false"):
+        page.press("space")
+        page.wait(f"document.getElementById('pause').getAttribute('aria-pressed') === '{pressed}'")
+        assert page.evaluate("return document.activeElement.id") == "pause"
+    page.close()
+
+
+def test_all_rounds_by_keyboard_alone(driver, start_server):
+    server = start_server(*LOCAL)
+    with sa.Client(server.address) as client:
+        for i in range(25):
+            client.create_round(SPEC, round_id=f"round-{i}")
+    page = driver.open(f"http://{server.http_address}/")
+    page.wait("document.querySelectorAll('#rounds > li').length === 20")
+    tab_to(page, "more")
+    for number in (25, 20):
+        page.press("enter")
+        page.wait(f"document.querySelectorAll('#rounds > li').length === {number}")
+        assert page.evaluate("return document.activeElement.id") == "more"  # the place is kept
+    page.close()
+
+
+def test_client_page_does_not_shift_while_it_works(driver, start_server, origin):
+    from served import SPEC as SPEC_OF_MODEL
+
+    server = start_server(*LOCAL, "--http-origins", origin)
+    page = driver.open("about:blank", width=360)
+    page.devtools("Page.addScriptToEvaluateOnNewDocument", source=page_checks.COUNT_SHIFTS)
+    page.go(client_page(origin, server))
+    with sa.Client(server.address) as client:
+        round_ = client.create_round(SPEC_OF_MODEL, round_id="work")
+        create_tasks(server.http_address, "work", ["client=me"])
+        page.evaluate(
+            "document.getElementById('text').value = 'the quick brown fox jumps over the lazy dog';"
+            "document.getElementById('name').value = 'me';"
+            "document.getElementById('start').click();"
+        )
+        page.wait("document.querySelectorAll('#done td.number').length === 3")
+        round_.finish()
+        page.wait("!document.getElementById('sample').hidden")
+    assert page.evaluate(page_checks.SHIFT) < 0.1
+    page.close()
+
+
+def test_selection_stays_while_the_page_updates(driver, server):
+    page = opened(driver, server, "/")
+    page.evaluate(
+        "const title = [...document.querySelectorAll('#rounds h3')].find((each) => each.textContent === 'too-few');"
+        "getSelection().selectAllChildren(title);"
+        "window.seen = document.getElementById('updated').textContent;"
+    )
+    page.wait("document.getElementById('updated').textContent !== window.seen")
+    assert page.evaluate("return `${getSelection()}`") == "too-few"
+    page.close()

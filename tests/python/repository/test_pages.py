@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ import run_page
 DOCS = REPOSITORY / "docs"
 HOWTOS = DOCS / "howto"
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-MIB = 2**20
 
 
 def text_of(page: str) -> str:
@@ -185,63 +183,6 @@ def test_every_howto_is_run_or_has_no_command() -> None:
     assert left_out == {"chown", "kubectl", "podman", "sparseagg", "systemctl"}
 
 
-# ---- the function of howto/size.md
-
-
-def metric(server: ServerProcess, name: str) -> int:
-    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=60) as answer:
-        return int(float(re.search(rf"^{name} (\S+)$", answer.read().decode(), re.MULTILINE)[1]))
-
-
-def size(*arguments: Any, **options: Any) -> dict[str, int]:
-    names: dict[str, Any] = {"__name__": "size"}
-    exec(compile(block_of("size", "size.py"), "size.py", "exec"), names)
-    return names["size"](*arguments, **options)
-
-
-@pytest.mark.parametrize(
-    ("numerics", "clients", "rows", "num_rows", "width", "dtype"),
-    [
-        ("canonical", 20, 10_000, 1_000_000, 64, "float32"),
-        ("fixed_point", 50, 10_000, 100_000, 64, "float32"),  # merged while they come
-        ("canonical", 30, 20_000, 20_000, 64, "float16"),
-        ("fixed_point", 100, 5_000, 0, 1, "float64"),
-    ],
-)
-def test_size_is_what_a_server_holds(start_server, numerics, clients, rows, num_rows, width, dtype) -> None:
-    """At the --memory-limit that the page says, a round of that size fits, and holds what the page says."""
-    planned = size(clients, rows, width, num_rows, np.dtype(dtype).itemsize, numerics, uploads=1)
-    server = start_server("--metrics-address", "127.0.0.1:0", "--memory-limit", f"{planned['--memory-limit']}MiB")
-    options = {} if numerics == "canonical" else {"numerics": numerics, "value_bound": 10.0, "max_submissions": 1000}
-    most = resident = 0
-    with sa.Client(server.address) as client:
-        tensor = sa.TensorSpec("t", dtype, num_rows=num_rows, row_width=width)
-        opened = client.create_round(sa.RoundSpec([tensor], **options))  # type: ignore[arg-type]
-        for number in range(clients):
-            keys = np.sort(np.random.default_rng(number).choice(num_rows or 10**8, rows, replace=False))
-            opened.submit(f"client-{number}", {"t": (keys, np.ones((rows, width), dtype))})
-            most = max(most, metric(server, "sparseagg_kept_bytes"))
-            resident = max(resident, metric(server, "process_resident_memory_bytes"))
-        opened.finish()
-        done = metric(server, "sparseagg_kept_bytes")
-    least = 0.97 if numerics == "canonical" else 0.6
-    assert least * planned["an open round holds"] - 1 <= most / MIB <= 1.02 * planned["an open round holds"] + 1
-    assert done / MIB <= planned["a round that is done holds"] + 1
-    assert resident / MIB <= planned["memory of the container or unit"]
-
-
-@pytest.mark.parametrize(("limit", "data_dir"), [(256, False), (300, True), (2500, True), (20_000, False)])
-def test_size_divides_memory_as_the_server_does(start_server, tmp_path: Path, limit: int, data_dir: bool) -> None:
-    """Of rounds that fill the server's share of them exactly, the page says the server's own limit."""
-    flags = ("--data-dir", str(tmp_path / "data")) if data_dir else ()
-    server = start_server("--metrics-address", "127.0.0.1:0", "--memory-limit", f"{limit}MiB", *flags)
-    share = metric(server, "sparseagg_memory_limit_bytes") - metric(server, "sparseagg_kept_bytes")  # the store's
-    rows = share // 8 - 1  # canonical, one client, a row of 4 and 4 bytes: the submission and the result
-    planned = size(1, rows // 2, 1, 2**32, uploads=0, data_dir=data_dir)
-    assert planned["an open round holds"] == pytest.approx(share / MIB, abs=1)
-    assert planned["--memory-limit"] == pytest.approx(limit, abs=2)
-
-
 # ---- the READMEs
 
 
@@ -252,33 +193,6 @@ def test_readme_example_prints_what_it_says(address: str, server: ServerProcess,
     here = repr(server.address if address == "host:port" else address)
     executed(README, ('":local:"', here))["client"].close()
     assert capsys.readouterr().out == expected
-
-
-def test_readme_example_and_commands_run_in_the_environment_of_make_run(tmp_path: Path, monkeypatch) -> None:
-    """As somebody would who has called `make run`: nothing names the programs, and nothing is on the PATH."""
-    command = Path(sys.executable).with_name("sparseagg")
-    if not (command.exists() and (REPOSITORY / "build/dev/service/sparseagg-server").exists()):
-        pytest.skip("this environment is not the one that `make` has made")
-    for variable in ("SPARSEAGG_SERVER", "SPARSEAGG_LOADGEN", "PYTHONPATH"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "example.py").write_text(blocks(README, "python")[0] + "client.close()\n", encoding="utf-8")
-
-    def output(*words: str | Path) -> str:
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert output(sys.executable, "example.py") == blocks(README, "text")[0]
-    assert "cpu" in output(command, "engine")
-    for server in ([command, "server"], [command.with_name("sparseagg-server")]):
-        assert output(*server, "--version").startswith("sparseagg-server ")
-    report = output(command, "doctor")
-    for program in ("sparseagg-server", "engine in process"):
-        assert re.search(rf"^ok +{program} ", report, re.MULTILINE)
-    for name in ("a", "b"):
-        np.savez(tmp_path / f"{name}.npz", **{"v.keys": [1], "v.values": np.ones(1, np.float32)})
-    assert output(command, "merge", "a.npz", "b.npz", "-o", "merged.npz") == "v: 1 rows, sparse\n"
 
 
 @pytest.mark.parametrize("folder", [".", "python"])

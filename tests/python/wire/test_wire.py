@@ -1,13 +1,15 @@
-"""What goes over the wire when it is asked to be small, through a real server."""
+"""Values in narrower encodings: bytes, errors and bounds, and what goes over the wire through a real server."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest
 from sparseagg._internal.updates.arrays import update_data
-from sparseagg._internal.wire.columns import decode_values, encode_values
+from sparseagg._internal.wire.columns import NARROW, decode_values, encode_values, encoded_bytes, first_misfit, widens
 from sparseagg._internal.wire.encode import ServerWire, WireFormat, encode_chunks
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -32,64 +34,6 @@ def update(seed: int) -> dict:
         "d": (keys["d"], rng.normal(size=len(keys["d"])) * 1e-3),
         "i": (keys["i"], rng.integers(-9, 9, len(keys["i"]), dtype=np.int32)),
     }
-
-
-def rounded(tensors: dict, encodings: dict[str, str]) -> dict:
-    """The update that is meant when values are sent in these encodings."""
-    out = dict(tensors)
-    for name, encoding in encodings.items():
-        keys, rows = tensors[name]
-        dtype = SPEC.tensor(name).dtype
-        data = encode_values(rows, encoding)
-        out[name] = (keys, decode_values(data, encoding, dtype, rows.size).reshape(rows.shape))
-    return out
-
-
-@pytest.mark.parametrize(
-    ("values", "encodings"),
-    [
-        ("float16", {"e": "float16", "d": "float16"}),
-        ("bfloat16", {"e": "bfloat16", "d": "bfloat16"}),
-        ("int8_scaled", {"e": "int8_scaled", "d": "int8_scaled"}),
-        ("float32", {"d": "float32"}),
-        ({"e": "float16", "d": "float32"}, {"e": "float16", "d": "float32"}),
-        ({}, {}),
-    ],
-)
-def test_submit_narrow_values_is_submitting_the_rounded_ones(client, values, encodings):
-    narrow, plain = client.create_round(SPEC), client.create_round(SPEC)
-    for i in range(3):
-        sent = narrow.submit(f"c{i}", update(i), value_encoding=values)
-        again = narrow.submit(f"c{i}", rounded(update(i), encodings), key_encoding="plain")
-        assert not sent.duplicate
-        assert again.duplicate, "the same content"
-        assert sent.num_bytes == again.num_bytes
-        plain.submit(f"c{i}", rounded(update(i), encodings), key_encoding="plain")
-    assert digest(narrow.finish()) == digest(plain.finish(key_encoding="plain"))
-
-
-def test_result_narrow_values_are_rounded_and_come_back_wide(client):
-    rnd = client.create_round(SPEC)
-    rnd.submit("a", update(0))
-    exact = rnd.finish()
-    for encoding in ("float16", "bfloat16", "float32"):
-        result = rnd.result(value_encoding=encoding)
-        for name, dtype in (("e", "float32"), ("d", "float64")):
-            assert result[name].values.dtype == dtype
-            if encoding == dtype:
-                expected = exact[name].values
-            else:
-                data = encode_values(exact[name].values, encoding)
-                expected = decode_values(data, encoding, dtype, exact[name].values.size)
-            assert np.array_equal(result[name].values.reshape(-1), expected.reshape(-1))
-        assert np.array_equal(result["i"].values, exact["i"].values)
-    scaled = rnd.result(["e"], value_encoding="int8_scaled", keys=(100, 40_000))["e"]
-    part = rnd.result(["e"], keys=(100, 40_000))["e"]
-    assert np.array_equal(scaled.keys, part.keys)
-    assert 0 < np.abs(scaled.values - part.values).max() <= 0.5 * np.abs(part.values).max() / 127 * 1.0001
-    # Beyond the range of float16: as they are.
-    large = client.aggregate([(([1, 2], [1e-9, 1e9]))], sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)]))
-    assert large["v"].values.tolist() == [np.float32(1e-9), np.float32(1e9)]
 
 
 def test_result_of_many_pages_packed_or_plain_is_the_same(start_server):
@@ -159,3 +103,93 @@ def test_format_values_the_server_does_not_know_are_refused():
     ):
         old.format(SPEC, "auto", "float16")
     assert old.format(SPEC, "auto", "float32") == WireFormat(frozenset(), {"d": "float32"})
+
+
+def test_int8_example_as_documented():
+    values = np.array([1.0, -0.5, 0.25, 0.0], np.float32)
+    assert encode_values(values, "int8_scaled") == bytes.fromhex("04 02 01 3c 7f c0 20 00")
+    decoded = decode_values(bytes.fromhex("04 02 01 3c 7f c0 20 00"), "int8_scaled", "float32", 4)
+    scale = np.frombuffer(bytes.fromhex("04 02 01 3c"), "<f4")[0]
+    assert decoded.dtype == np.float32
+    assert decoded.tolist() == [scale * np.float32(m) for m in (127, -64, 32, 0)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 128, 1000])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_int8_error_is_half_a_step_of_its_block(count, dtype):
+    rng = np.random.default_rng(SEED)
+    values = (rng.normal(size=count) * 10.0 ** rng.integers(-30, 30, count)).astype(dtype)
+    data = encode_values(values, "int8_scaled")
+    assert len(data) == encoded_bytes("int8_scaled", count) == count + 4 * math.ceil(count / 64)
+    decoded = decode_values(data, "int8_scaled", dtype, count).astype(np.float64)
+    assert decoded.shape == (count,)
+    for begin in range(0, count, 64):
+        block = values[begin : begin + 64].astype(np.float64)
+        step = np.abs(block).max() / 127
+        assert np.abs(decoded[begin : begin + 64] - block).max() <= 0.5 * step * (1 + 1e-5), f"seed {SEED}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("encoding", ["float32", "float16", "bfloat16"])
+def test_floats_round_once_and_come_back_exactly(encoding, dtype):
+    if not widens(encoding, dtype):
+        return
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    rng = np.random.default_rng(SEED)
+    values = np.concatenate([rng.normal(size=1000), [0.0, -0.0, math.inf, -math.inf, 2.0**-149, 65504.0]]).astype(dtype)
+    narrow = ml_dtypes.bfloat16 if encoding == "bfloat16" else encoding
+    data = encode_values(values, encoding)
+    assert len(data) == encoded_bytes(encoding, len(values))
+    decoded = decode_values(data, encoding, dtype, len(values))
+    assert decoded.dtype == dtype
+    assert np.array_equal(decoded, values.astype(narrow).astype(dtype), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "encoding", "position"),
+    [
+        ([1.0, 65519.0], "float16", None),
+        ([1.0, -65520.0, 1e9], "float16", 1),
+        ([1e9, math.inf], "float16", 0),
+        ([math.inf, math.nan], "float16", None),
+        ([math.nan, 1e9], "float16", 1),
+        ([3.4e38], "bfloat16", 0),
+        ([1e39], "float32", 0),
+        ([1e38], "float32", None),
+        ([], "float16", None),
+        ([1.0, math.inf], "int8_scaled", 1),
+        ([1.0, math.nan], "int8_scaled", 1),
+        ([1.6e38], "int8_scaled", None),
+        ([0.0, 1.7e38], "int8_scaled", 1),
+    ],
+)
+def test_first_misfit_names_the_position(values, encoding, position):
+    assert first_misfit(np.array(values, np.float64), encoding) == position
+
+
+@pytest.mark.parametrize(
+    ("size", "encoding", "dtype", "count", "words"),
+    [
+        (3, "float16", "float32", 2, "3 bytes"),
+        (70, "int8_scaled", "float32", 65, "70 bytes"),
+        (8, "float64", "float32", 1, "do not come as"),
+        (4, "float32", "float16", 1, "do not come as"),
+        (4, "int32", "float32", 1, "do not come as"),
+    ],
+)
+def test_decode_values_what_does_not_fit_is_refused(size, encoding, dtype, count, words):
+    with pytest.raises(sa.InvalidArgumentError, match=words):
+        decode_values(bytes(size), encoding, dtype, count)
+
+
+@pytest.mark.parametrize("encoding", NARROW)
+def test_narrow_values_raise_nothing_where_numpy_is_told_to_raise(encoding):
+    values = np.array([1e-310, -1e-320, 1e-40, 0.0, 1.0])
+    expected = first_misfit(values, encoding), encode_values(values, encoding)
+    decoded = decode_values(expected[1], encoding, "float32" if encoding != "float32" else "float64", 5)
+    tiny = np.full(64, 5e-324)
+    with np.errstate(all="raise"):
+        assert (first_misfit(values, encoding), encode_values(values, encoding)) == expected
+        assert decode_values(expected[1], encoding, str(decoded.dtype), 5).tolist() == decoded.tolist()
+        assert first_misfit(tiny, encoding) is None
+        assert first_misfit(np.array([math.nan, 1e300]), encoding) == (0 if encoding == "int8_scaled" else 1)
