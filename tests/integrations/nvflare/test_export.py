@@ -7,8 +7,6 @@ import sys
 import pytest
 import sparseagg
 from jobs import make_recipe
-from nvflare.apis.fl_exception import UnsafeComponentError
-from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.fuel.utils.class_utils import instantiate_class
 from sparseagg.nvflare import SparseAggregator, add_sparse_filters
 
@@ -64,22 +62,3 @@ def test_copied_modules_leave_the_installed_package_as_it_is(exported):
     script = f"import sys; sys.path.insert(0, {str(custom)!r}); import sparseagg.nvflare as a; print(a.__file__)"
     found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
     assert found.startswith(sparseagg.__file__.rpartition("/")[0])
-
-
-def test_allow_list_of_one_entry_allows_all_classes(exported, tmp_path):
-    class Workspace:
-        def get_resources_file_path(self):
-            return str(tmp_path / "resources.json")
-
-    paths = [
-        "sparseagg.nvflare.aggregator.SparseAggregator",
-        "sparseagg.nvflare.filters.SendChangedRows",
-    ]
-    for allowed in (["nvflare."], ["nvflare.", "sparseagg.nvflare"]):
-        (tmp_path / "resources.json").write_text(json.dumps({"class_allow_list": allowed}))
-        for path in paths:
-            if len(allowed) == 2:
-                ComponentPathAuthorizer().authorize_component_config({"path": path}, workspace=Workspace())
-            else:
-                with pytest.raises(UnsafeComponentError, match="not in allow_list"):
-                    ComponentPathAuthorizer().authorize_component_config({"path": path}, workspace=Workspace())

@@ -160,21 +160,6 @@ def test_the_servers_task_is_not_changed():
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch", "bfloat16"])
-def test_results_become_the_rows_that_changed(kind):
-    delta = first_model(kind)
-    delta["table"][...] = 0
-    delta["table"][5, 2] = 3
-    shareable = DXO(DataKind.WEIGHT_DIFF, copy_of(delta)).to_shareable()
-    with FLContextManager(engine=None, identity_name="site-1", job_id="1").new_context() as context:
-        sent = from_shareable(SendSparseDiff(["table"]).process(shareable, context)).data
-    assert set(sent) == {KEYS, ROWS, "bias"}
-    assert [int(key) for key in sent[KEYS]] == [5]
-    assert [float(value) for value in sent[ROWS][0]] == [0, 0, 3]
-    assert type(sent[ROWS]) is type(delta["table"])
-    assert sent[ROWS].dtype == delta["table"].dtype
-
-
-@pytest.mark.parametrize("kind", ["numpy", "torch", "bfloat16"])
 def test_top_k_sends_the_largest_rows_and_the_rest_later(kind):
     delta = first_model(kind)
     delta["table"][...] = 0
