@@ -80,12 +80,6 @@ def test_whole_rounds_are_timed_one_by_one(server) -> None:
     assert (found["latency"]["count"], found["verified"]) == (4, True)
 
 
-def test_it_leaves_no_round_behind(server, client) -> None:
-    before = {found.name for found in client.list_rounds()}
-    measure(server.address, "--divide-clients", 50, "--repetitions", 1, "--rounds", 2)
-    assert {found.name for found in client.list_rounds()} == before
-
-
 def test_a_refusal_fails_the_run(start_server) -> None:
     small = start_server("--max-tuples-per-submission", "99999")
     done = run("--target", small.address, "--divide-clients", 50, "--repetitions", 1)

@@ -18,7 +18,7 @@ from sparseagg.cluster import Cluster
 
 from crash.armed_starts import ArmedStarts
 from crash.failure import Failure
-from crash.updates import SPEC, Client, digest, digest_of, expected
+from crash.updates import SPEC, Client, check_round, digest_of
 
 RETRY = sa.RetryPolicy(attempts=2000, initial=0.02, maximum=0.2)  # five minutes: a node may take two to start
 CLUSTER_SPEC = dataclasses.replace(SPEC, certificate=False)
@@ -121,7 +121,7 @@ class ClusterCycle:
         second = digest_of(self._cluster.resume(self._id).result()["v"])
         listed = frozenset(each.client_id for each in opened.submissions())
         opened.delete()
-        self._check(listed, first, second)
+        check_round(self._clients, listed, first, second)
         return listed, first
 
     def _submit(self, handle: str, who: Client) -> None:
@@ -171,17 +171,6 @@ class ClusterCycle:
     def _kill_one(self) -> None:
         self._kill(self._rng)
         self.num_kills += 1
-
-    def _check(self, listed: frozenset[str], first: str, second: str) -> None:
-        acknowledged = {each.id for each in self._clients if each.is_acknowledged and not each.withdraws}
-        if lost := acknowledged - listed:
-            raise Failure(f"acknowledged, but not in the result: {sorted(lost)}")
-        if back := {each.id for each in self._clients if each.is_withdrawn} & listed:
-            raise Failure(f"withdrawn, but in the result: {sorted(back)}")
-        if first != digest(*expected([each for each in self._clients if each.id in listed])):
-            raise Failure("the result has other bits than the sum of the listed submissions")
-        if first != second:
-            raise Failure("the result has other bits after the restart")
 
 
 def kill_process(pid: int | None) -> None:

@@ -13,7 +13,7 @@ from crash.cycle import Cycle
 from crash.fail_points import is_at_restart
 from crash.failure import Failure
 from crash.server import Server
-from crash.updates import SPEC, Client, arrays_of, digest, digest_of, expected
+from crash.updates import SPEC, Client, arrays_of, check_round, digest_of
 
 
 class RoundCycle(Cycle):
@@ -125,7 +125,7 @@ class RoundCycle(Cycle):
                 raise Failure("the certificate, or a receipt, is another one after the restart")
             rnd.delete()
         first = digest_of(result)
-        self._check(listed, first, digest_of(again))
+        check_round(self._clients, listed, first, digest_of(again))
         return listed, first
 
     def _proof(
@@ -139,16 +139,3 @@ class RoundCycle(Cycle):
         if certificate.statement["predicate"]["numSubmissions"] != len(listed):
             raise Failure("the certificate counts other submissions than those of the result")
         return certificate, receipts
-
-    def _check(self, listed: frozenset[str], first: str, second: str) -> None:
-        acknowledged = {client.id for client in self._clients if client.is_acknowledged and not client.withdraws}
-        withdrawn = {client.id for client in self._clients if client.is_withdrawn}
-        if lost := acknowledged - listed:
-            raise Failure(f"acknowledged, but not in the result: {sorted(lost)}")
-        if back := withdrawn & listed:
-            raise Failure(f"withdrawn, but in the result: {sorted(back)}")
-        keys, rows, counts = expected([client for client in self._clients if client.id in listed])
-        if first != digest(keys, rows, counts):
-            raise Failure("the result has other bits than the sum of the listed submissions")
-        if first != second:
-            raise Failure("the result has other bits after the restart")

@@ -8,6 +8,8 @@ import hashlib
 import numpy as np
 import sparseagg as sa
 
+from crash.failure import Failure
+
 NUM_ROWS = 20_000
 WIDTH = 3
 BATCH_CLIENTS = 60
@@ -113,3 +115,15 @@ def digest_of(result: sa.TensorResult) -> str:
     assert result.values is not None
     assert result.counts is not None
     return digest(result.keys, result.values, result.counts)
+
+
+def check_round(clients: list[Client], listed: frozenset[str], first: str, second: str) -> None:
+    """Compares who is listed, and the hashes of the result before and after a restart, with what clients were told."""
+    if lost := {each.id for each in clients if each.is_acknowledged and not each.withdraws} - listed:
+        raise Failure(f"acknowledged, but not in the result: {sorted(lost)}")
+    if back := {each.id for each in clients if each.is_withdrawn} & listed:
+        raise Failure(f"withdrawn, but in the result: {sorted(back)}")
+    if first != digest(*expected([each for each in clients if each.id in listed])):
+        raise Failure("the result has other bits than the sum of the listed submissions")
+    if first != second:
+        raise Failure("the result has other bits after the restart")

