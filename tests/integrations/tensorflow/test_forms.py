@@ -75,12 +75,6 @@ def test_sparse_tensor_goes_in(dtype: str) -> None:
         assert as_dense(result) == tf.sparse.to_dense(tf.sparse.reorder(sparse)).numpy().tolist()
 
 
-def test_sparse_tensor_of_single_elements_goes_in_and_comes_out() -> None:
-    vector = tf.SparseTensor([[8], [2]], [1.5, 2.5], [NUM_ROWS])
-    out = merge(vector, row_width=1).to_tf()
-    assert tf.convert_to_tensor(out).numpy().tolist() == tf.sparse.to_dense(tf.sparse.reorder(vector)).numpy().tolist()
-
-
 @pytest.mark.parametrize("make", [tf.constant, tf.Variable, keras.Variable], ids=["tensor", "variable", "keras"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_dense_tensors_go_in_and_come_out(make, dtype: str) -> None:
@@ -92,18 +86,6 @@ def test_dense_tensors_go_in_and_come_out(make, dtype: str) -> None:
     assert isinstance(out, tf.Tensor)
     assert out.dtype == dtype
     assert tf.cast(out, tf.int32).numpy().tolist() == values.tolist()
-
-
-def test_tensors_of_other_dtypes_are_converted_or_refused() -> None:
-    assert merge(slices([1], tf.ones((1, WIDTH), tf.float64))).values.tolist() == [[1.0] * WIDTH]
-    with pytest.raises(
-        sa.InvalidArgumentError, match=r"tensor 'v', key 1, position 0, column 0: value 1e\+300 does not fit float32"
-    ):
-        merge(slices([1], tf.fill((1, WIDTH), tf.constant(1e300, tf.float64))))
-    with pytest.raises(
-        sa.InvalidArgumentError, match="tensor 'v': values of dtype complex64 cannot be sent as float32"
-    ):
-        merge(slices([1], tf.ones((1, WIDTH), tf.complex64)))
 
 
 def refused_cases():

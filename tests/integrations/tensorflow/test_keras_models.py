@@ -12,7 +12,7 @@ import sparseagg as sa
 import tensorflow as tf
 from conftest import REPOSITORY
 from sparseagg import keras as sparse_keras
-from sparseagg.optimizers import FedAdam, FedAvgM
+from sparseagg.optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 
 VOCABULARY, WIDTH = 50, 4
 
@@ -149,18 +149,6 @@ def test_hashed_keys_find_their_rows() -> None:
             call(outside, {"v": variable})
 
 
-@pytest.mark.parametrize("layout", ["sparse", "dense"])
-def test_scalars_are_stepped(layout: str) -> None:
-    variable = tf.Variable(1.0)
-    result = sa.aggregate(
-        [{"v": np.array([0.5])}], sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1, layout=layout)])
-    )
-    keras_variable = keras.Variable(1.0)
-    keras.optimizers.SGD(1.0).apply_gradients(sparse_keras.gradients(result, {"v": keras_variable}))
-    sparse_keras.apply_rows(FedAvgM(), result, {"v": variable}, -1.0)
-    assert float(variable.numpy()) == float(keras_variable.numpy()) == 0.5
-
-
 def test_results_that_do_not_fit_are_refused() -> None:
     result = sa.aggregate(
         [([1], np.ones((1, WIDTH)))], sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9, row_width=WIDTH)])
@@ -178,6 +166,24 @@ def test_results_that_do_not_fit_are_refused() -> None:
         ):
             with pytest.raises(sa.InvalidArgumentError, match=text):
                 call(given, variables)
+
+
+@pytest.mark.parametrize("rows", [FedAvgM, FedAdagrad, FedAdam, FedYogi])
+@pytest.mark.parametrize("make", [keras.Variable, tf.Variable], ids=["keras", "tf"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_apply_rows_is_the_step_of_an_array(rows, make, dtype: str) -> None:
+    rng, spec = np.random.default_rng(11), sa.RoundSpec(SPEC.tensors[:1])
+    variable = make(tf.cast(rng.standard_normal((VOCABULARY, WIDTH)), dtype).numpy(), dtype=dtype)
+    array = np.array(variable.numpy())
+    one, other = rows(), rows()
+    for _ in range(4):
+        keys = np.flatnonzero(rng.random(VOCABULARY) < 0.4)
+        result = sa.aggregate(
+            [{"emb/embeddings": (keys, rng.standard_normal((len(keys), WIDTH)).astype(np.float32))}], spec
+        )
+        sparse_keras.apply_rows(one, result, {"emb/embeddings": variable}, -1.0)
+        other.step("emb/embeddings", array, result["emb/embeddings"], alpha=-1.0)
+    assert np.array(variable.numpy()).tobytes() == array.tobytes()
 
 
 # ---- the function of docs/integrations.md takes the step of all clients' examples together ----

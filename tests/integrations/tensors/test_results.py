@@ -126,13 +126,6 @@ def test_to_arrow(shape: tuple, row_width: int | None, dtype: str) -> None:
         assert value.buffers()[-1].address == result.values.ctypes.data
 
 
-def test_to_scipy() -> None:
-    pytest.importorskip("scipy.sparse")
-    result = merged((12, 2, 2), None)
-    assert result.to_scipy().shape == (12, 4)
-    check_update(result.to_scipy(), result, (12, 2, 2), None)
-
-
 @pytest.mark.parametrize(("shape", "row_width"), SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES[:-1])
 @pytest.mark.parametrize("is_contiguous", [True, False])
@@ -155,15 +148,6 @@ def test_add_to_torch(shape: tuple, row_width: int | None, dtype: str, is_contig
     assert torch.equal(parameter.detach()[torch.from_numpy(~touched)], start[torch.from_numpy(~touched)])
 
 
-def test_add_to_a_torch_tensor_that_autograd_has_saved_is_noticed() -> None:
-    torch = pytest.importorskip("torch")
-    weight = torch.nn.Parameter(torch.ones(12))
-    loss = (weight * weight).sum()
-    merged((12,), None).add_to(weight)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
-
-
 def test_add_to_other_torch_tensors_says_why() -> None:
     torch = pytest.importorskip("torch")
     result = merged((12,), None)
@@ -175,18 +159,6 @@ def test_add_to_other_torch_tensors_says_why() -> None:
     ]:
         with pytest.raises(sa.InvalidArgumentError, match=text):
             result.add_to(target)
-
-
-def test_top_k_takes_torch_tensors() -> None:
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(SEED)
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        top_k, delta = sa.TopK(k=3), torch.randn(4, 5).to(dtype).requires_grad_()
-        keys, rows = top_k.select("v", delta)
-        kept = torch.from_numpy(top_k.residuals["v"]).double().reshape(-1)
-        kept[torch.from_numpy(keys)] += torch.from_numpy(wide(rows))
-        assert torch.equal(kept, delta.detach().double().reshape(-1))
-        assert set(keys) == set(delta.detach().abs().reshape(-1).float().topk(3).indices.tolist())
 
 
 def test_tied_weights_are_one_tensor_and_added_to_once() -> None:

@@ -70,14 +70,6 @@ def test_torch(layout: str) -> None:
     return check(made, array, stored)
 
 
-@pytest.mark.filterwarnings("ignore:Sparse")
-def test_torch_stored_zeros_are_kept() -> None:
-    torch = pytest.importorskip("torch")
-    csr = torch.sparse_csr_tensor([0, 1, 1, 2], [1, 0], torch.tensor([0.0, 5.0]), (3, 2))
-    for layout in (csr, csr.to_sparse_csc(), csr.to_sparse()):
-        assert tensor_data(sa.TensorSpec("v", "float32", num_rows=3, row_width=2), layout).keys.tolist() == [0, 2]
-
-
 def test_torch_module_sends_its_gradients_where_like_made_the_spec() -> None:
     torch = pytest.importorskip("torch")
     torch.manual_seed(SEED)
@@ -107,16 +99,6 @@ def test_torch_module_sends_its_gradients_where_like_made_the_spec() -> None:
     assert all(now._version > version for now, version in zip(module.parameters(), versions))
 
 
-@pytest.mark.parametrize(
-    "kind", ["bsr", "coo", "csc", "csr", "dia", "dok", "lil", "csr_matrix", "csc_matrix", "dok_matrix"]
-)
-def test_scipy(kind: str) -> None:
-    sparse = pytest.importorskip("scipy.sparse")
-    array = matrix()
-    made = getattr(sparse, kind if "matrix" in kind else f"{kind}_array")(array)
-    check(made, array, None if kind == "bsr" else np.count_nonzero(array))
-
-
 @pytest.mark.parametrize("n_batch", [0, 1, 2])
 @pytest.mark.parametrize("n_dense", [0, 1])
 def test_jax_bcoo(n_batch: int, n_dense: int) -> None:
@@ -139,27 +121,6 @@ def test_jax_bcoo_whose_batches_share_their_indices() -> None:
     shared = sparse.BCOO((data, jax.numpy.array([[[1], [4]]])), shape=SHAPE)
     assert shared.n_batch == 1
     check(shared, np.asarray(shared.todense()), 24)
-
-
-@pytest.mark.parametrize("nse", [None, 70])
-def test_jax_bcsr(nse: int | None) -> None:
-    jax = pytest.importorskip("jax")
-    sparse = pytest.importorskip("jax.experimental.sparse")
-    array = matrix()
-    check(sparse.BCSR.fromdense(jax.numpy.asarray(array), nse=nse), array, np.count_nonzero(array))
-
-
-def test_tensor_flow() -> None:
-    tf = pytest.importorskip("tensorflow")
-    array = matrix()
-    check(tf.constant(array), array)
-    check(tf.sparse.from_dense(array), array, np.count_nonzero(array))
-    slices = tf.IndexedSlices(tf.constant(array[[5, 2, 5]]), tf.constant([5, 2, 5]), tf.constant(SHAPE))
-    expected = np.zeros(SHAPE, np.float32)
-    expected[2], expected[5] = array[2], 2 * array[5]
-    check(slices, expected, 3 * SHAPE[1])
-    without = tf.IndexedSlices(slices.values, slices.indices)
-    assert np.array_equal(dense(tensor_data(by_row(), without)), expected)
 
 
 def frame(pandas: Any, array: np.ndarray) -> Any:
@@ -332,6 +293,9 @@ def test_arrow_that_makes_no_sense_says_where() -> None:
             tensor_data(spec, made)
 
 
+KEYS, VALUES = [8, 1, 3, 2, 5], [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
 def test_arrow_lists_with_wild_offsets_are_refused() -> None:
     arrow = pytest.importorskip("pyarrow")
     values = arrow.array([1.0, 2.0, 3.0, 4.0], arrow.float32())
@@ -339,9 +303,6 @@ def test_arrow_lists_with_wild_offsets_are_refused() -> None:
     lists = arrow.Array.from_buffers(arrow.list_(arrow.float32()), 2, [None, offsets], children=[values])
     with pytest.raises(sa.InvalidArgumentError, match="tensor 'v': cannot read pyarrow"):
         tensor_data(sa.TensorSpec("v", "float32", num_rows=9, row_width=2), arrow.table({"key": [1, 2], "a": lists}))
-
-
-KEYS, VALUES = [8, 1, 3, 2, 5], [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_polars_frames_are_tables_of_keys_and_values() -> None:
@@ -416,30 +377,3 @@ def test_xarray_with_labels_is_refused() -> None:
     for given, text in [(labelled, "its axes have labels"), (xarray.Dataset({"v": labelled}), "it is a mapping")]:
         with pytest.raises(sa.InvalidArgumentError, match=f"tensor 'v': cannot read xarray.*: {text}"):
             tensor_data(spec, given)
-
-
-def test_pydata_sparse() -> None:
-    sparse = pytest.importorskip("sparse")
-    array = matrix()
-    check(sparse.COO.from_numpy(array), array, np.count_nonzero(array))
-    for given, text in [
-        (sparse.COO.from_numpy(array).asformat("gcxs"), "of its formats only COO is read"),
-        (sparse.COO.from_numpy(array, fill_value=np.float32(1.0)), "its entries that are not stored are 1.0, not 0"),
-    ]:
-        with pytest.raises(sa.InvalidArgumentError, match=f"tensor 'v': cannot read sparse.*: {text}"):
-            tensor_data(by_row(), given)
-
-
-def test_jax_indices_beyond_the_padding_are_refused() -> None:
-    jax = pytest.importorskip("jax")
-    sparse = pytest.importorskip("jax.experimental.sparse")
-    data = jax.numpy.array([5.0, 6.0])
-    for index, is_padding in [((12, 6), True), ((12, 0), True), ((13, 0), False), ((12, 7), False), ((-1, 6), False)]:
-        made = sparse.BCOO((data, jax.numpy.array([[3, 1], index])), shape=SHAPE)
-        if is_padding:
-            assert tensor_data(by_element(), made).keys.tolist() == [3 * 6 + 1]
-            continue
-        with pytest.raises(
-            sa.InvalidArgumentError, match=r"tensor 'v': coordinate -?\d+ of axis \d at position 1 is not in"
-        ):
-            tensor_data(by_element(), made)
