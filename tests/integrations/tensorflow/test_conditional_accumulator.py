@@ -1,8 +1,7 @@
 """``coordinate_mean`` beside TensorFlow's SparseConditionalAccumulator: the same means, but for documented differences.
 
 The accumulator merges two lists of indices as if both were sorted and unique (README, "If you come from …"). Where a
-client's list is not, an index has several entries in its answer, and their means are wrong. ``as_tensorflow_merges``
-says what comes out; the accumulator is held to it in all cases, and we to the mean over the clients that sent an index.
+client's list is not, an index has several entries in its answer, and their means are wrong.
 """
 
 from __future__ import annotations

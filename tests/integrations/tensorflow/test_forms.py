@@ -58,23 +58,6 @@ def test_indexed_slices_of_a_gradient_are_taken_as_they_are() -> None:
     np.testing.assert_array_equal(result.dense(), dense)
 
 
-def test_indexed_slices_without_a_shape_are_taken() -> None:
-    assert merge(slices([7], tf.ones((1, WIDTH)), shape=None)).keys.tolist() == [7]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_sparse_tensor_goes_in(dtype: str) -> None:
-    indices, values = [[5, 3], [0, 1], [5, 0]], tf.cast([1, -2, 3], dtype)
-    sparse = tf.SparseTensor(indices, values, (NUM_ROWS, WIDTH))
-    expected = np.zeros((NUM_ROWS, WIDTH))
-    expected[tuple(np.transpose(indices))] = [1, -2, 3]
-    result = merge(sparse, dtype)
-    assert result.keys.tolist() == [0, 5]
-    assert as_dense(result) == expected.tolist()
-    if dtype != "bfloat16":  # TensorFlow makes no dense bfloat16 of it
-        assert as_dense(result) == tf.sparse.to_dense(tf.sparse.reorder(sparse)).numpy().tolist()
-
-
 @pytest.mark.parametrize("make", [tf.constant, tf.Variable, keras.Variable], ids=["tensor", "variable", "keras"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_dense_tensors_go_in_and_come_out(make, dtype: str) -> None:
@@ -86,31 +69,6 @@ def test_dense_tensors_go_in_and_come_out(make, dtype: str) -> None:
     assert isinstance(out, tf.Tensor)
     assert out.dtype == dtype
     assert tf.cast(out, tf.int32).numpy().tolist() == values.tolist()
-
-
-def refused_cases():
-    ones = tf.ones((2, WIDTH))
-    yield "key beyond", slices([1, NUM_ROWS], ones), r"(key|coordinate) 12 .*at position 1 is not in \[0, 12\)"
-    yield "negative key", slices([1, -1], ones), r"(key|coordinate) -1 .*at position 1"
-    yield "other width", slices([1, 2], tf.ones((2, WIDTH + 1)), (NUM_ROWS, WIDTH + 1)), r"shape \(12, 5\)"
-    yield "other num_rows", slices([1, 2], ones, (NUM_ROWS + 1, WIDTH)), r"shape \(13, 4\)"
-    yield "other shape", tf.SparseTensor([[1, 1]], [1.0], (WIDTH, NUM_ROWS)), r"shape \(4, 12\)"
-    yield "outside", tf.SparseTensor([[1, 9]], [1.0], (NUM_ROWS, WIDTH)), "coordinate 9 of axis 1 at position 0"
-    yield "not finite", slices([1, 2], tf.constant([[1.0] * WIDTH, [1.0, float("nan"), 1.0, 1.0]])), "nan"
-    yield "ragged", tf.ragged.constant([[1.0], [2.0, 3.0]]), "tensor 'v'"
-    yield "strings", tf.constant([["a"] * WIDTH] * NUM_ROWS), "tensor 'v'"
-    yield "keys of floats", (tf.constant([1.0, 2.0]), ones), "keys must be integers, not float32"
-
-
-CASES = {name: (tensor, text) for name, tensor, text in refused_cases()}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_what_does_not_fit_is_refused_by_name(name: str) -> None:
-    tensor, text = CASES[name]
-    with pytest.raises(sa.InvalidArgumentError, match=text) as error:
-        merge(tensor)
-    assert "'v'" in str(error.value)
 
 
 def test_symbolic_tensors_are_refused() -> None:

@@ -122,44 +122,29 @@ def test_aggregator_reads_values_where_they_are():
     assert aggregator.finish()["v"].values.tolist() == [5 + 5 + 1, 2 + 2 + 2]
 
 
-def test_aggregator_holds_arrays_as_long_as_it_needs_them():
-    keys, values = np.array([1, 2], np.uint32), floats(1, 2)
-    alive = weakref.ref(values)
-    aggregator = sa.Aggregator(one())
-    aggregator.add("a", {"v": (keys, values)})
-    del keys, values
-    gc.collect()
-    assert alive() is not None
-    other = sa.Aggregator(one())
-    other.merge(aggregator)
-    del aggregator
-    gc.collect()
-    assert alive() is not None
-    assert other.finish()["v"].values.tolist() == [1, 2]
-    assert alive() is None
-
-
-def test_aggregator_lets_go_of_refused_and_unsorted_arrays_at_once():
-    aggregator = sa.Aggregator(one())
-    for keys in ([2, 1], [1, 11]):
-        keys, values = np.array(keys, np.uint32), floats(1, 2)
-        alive = weakref.ref(values)
-        update = {"v": (keys, values)}
-        if keys[1] == 11:
-            with pytest.raises(sa.InvalidArgumentError):
-                aggregator.add("b", update)
-        else:
+@pytest.mark.parametrize("how", ["refused", "unsorted", "dropped", "finished", "merged"])
+def test_arrays_are_held_as_long_as_they_are_needed(how):
+    keys = {"unsorted": [2, 1], "refused": [1, 11]}.get(how, [1, 2])
+    update = {"v": (np.array(keys, np.uint32), floats(1, 2))}
+    alive = weakref.ref(update["v"][1])
+    aggregator, other = sa.Aggregator(one()), sa.Aggregator(one())
+    if how == "refused":
+        with pytest.raises(sa.InvalidArgumentError):
             aggregator.add("a", update)
-        del keys, values, update
-        assert alive() is None
-
-
-def test_aggregator_that_is_dropped_lets_go():
-    values = floats(1)
-    alive = weakref.ref(values)
-    aggregator = sa.Aggregator(one())
-    aggregator.add("a", (np.array([1], np.uint32), values))
-    del values, aggregator
+    else:
+        aggregator.add("a", update)
+    del update
+    gc.collect()
+    assert (alive() is None) == (how in ("refused", "unsorted"))
+    if how == "merged":
+        other.merge(aggregator)
+        gc.collect()
+        assert alive() is not None
+        assert other.finish()["v"].values.tolist() == [1, 2]
+    elif how == "finished":
+        aggregator.finish()
+    elif how == "dropped":
+        del aggregator
     gc.collect()
     assert alive() is None
 

@@ -149,15 +149,6 @@ def union():
 REFUSALS = {
     "min": (lambda: private_spec(op="min"), "not min"),
     "union": (union, "not union"),
-    "return_counts": (lambda: private_spec(return_counts=True), "privacy refuses return_counts"),
-    "min_submissions": (lambda: private_spec(min_submissions=1), "privacy refuses min_submissions"),
-    "max_submissions": (lambda: private_spec(max_submissions=None), "needs max_submissions"),
-    "no_clip": (lambda: private_spec(clip=None), "needs clip.l2"),
-    "weight_bound": (lambda: private_spec(weighting="by_weight"), "weight_bound"),
-    "delta": (
-        lambda: private_spec(sa.PrivacySpec(noise_multiplier=1.0, key_noise_multiplier=1.0)),
-        "needs privacy.delta",
-    ),
     "unknown": (lambda: private_spec(sa.PrivacySpec(noise_multiplier=1.0, keys="all")), "unknown privacy.keys"),
     "order": (
         lambda: private_spec(sa.PrivacySpec(noise_multiplier=1.0, keys="public", public_keys={"v": [2, 1]})),

@@ -1,4 +1,4 @@
-"""Servers at a Unix socket: who may connect, what is left of one that was killed, and paths that no socket can have."""
+"""Where a server keeps its files, and listens: rounds that outlive it, and Unix sockets."""
 
 from __future__ import annotations
 
@@ -14,6 +14,63 @@ import pytest
 import sparseagg as sa
 from server_processes import serves
 from sparseagg._internal.local.server import Server
+from sparseagg._internal.local.server_directory import ServerDirectory
+
+ROUND_SPEC = sa.RoundSpec([sa.TensorSpec("v", dtype="float32", num_rows=100)])
+
+
+def update(key: int, value: float) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    return {"v": (np.array([key]), np.array([value], np.float32))}
+
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def test_rounds_go_on_after_a_stop(tmp_path):
+    server = sa.Server(tmp_path / "server")
+    with server, sa.Client(server.address) as client:
+        rnd = client.create_round(ROUND_SPEC, round_id="r")
+        rnd.submit("a", update(1, 1))
+    with server, sa.Client(server.address) as client:
+        rnd = client.get_round("r")
+        assert rnd.submit("a", update(1, 1)).duplicate
+        with pytest.raises(sa.errors.AlreadyExistsError):
+            rnd.submit("a", update(1, 2))
+        rnd.submit("b", update(2, 5))
+        first = rnd.finish()["v"]
+    with server, sa.Client(server.address) as client:
+        again = client.get_round("r").result()["v"]
+    assert first.keys.tolist() == again.keys.tolist() == [1, 2]
+    assert first.values.tobytes() == again.values.tobytes()
+
+
+def test_stop_leaves_the_files_of_a_server_that_was_started_since(tmp_path, monkeypatch):
+    folder = tmp_path / "server"
+    first, second = sa.Server(folder).start(), sa.Server(folder)
+    real = ServerDirectory.start_lock
+
+    def start_second_before(directory, deadline):
+        monkeypatch.setattr(ServerDirectory, "start_lock", real)
+        second.start()
+        return real(directory, deadline)
+
+    monkeypatch.setattr(ServerDirectory, "start_lock", start_second_before)
+    first.stop()
+    assert second.pid is not None
+    with second:
+        assert (folder / "address").read_text(encoding="utf-8").strip() == second.address
+        assert (folder / "pid").exists()
+    assert not (folder / "address").exists()
+
+
+def test_option_durability_memory_keeps_nothing(tmp_path):
+    server = sa.Server(tmp_path / "server", options=["--durability", "memory"])
+    with server, sa.Client(server.address) as client:
+        client.create_round(ROUND_SPEC, round_id="r")
+    assert not (tmp_path / "server" / "rounds").exists()
+    with server, sa.Client(server.address) as client, pytest.raises(sa.errors.NotFoundError):
+        client.get_round("r").refresh()
+
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3, layout="dense")])
 SOCKET_PATH = 107  # the longest, in bytes (unix(7))
@@ -24,9 +81,6 @@ def tmp_path() -> Iterator[pathlib.Path]:
     """A folder with a short path, unlike pytest's."""
     with tempfile.TemporaryDirectory(prefix="s-") as path:
         yield pathlib.Path(path)
-
-
-pytestmark = pytest.mark.usefixtures("folder")
 
 
 def aggregate(address: str) -> list[float]:
