@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
 
 SEED = 26
 VOCABULARY, WIDTH, TOUCHED = 2000, 8, 40
@@ -82,20 +81,6 @@ def make_client_app(mods: list[Any], touched: int = TOUCHED, same_rows: bool = F
         checksum = float(sum(array.astype(np.float64).sum() for array in arrays.values()))
         metrics = MetricRecord({"num-examples": 1, "checksum": checksum})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
-
-    return app
-
-
-def make_server_app(strategy: Any, out: dict[str, Any], rounds: int = 2, **config: Any) -> ServerApp:
-    """The user's app; ``out`` gets the result."""
-    app = ServerApp()
-
-    @app.main()
-    def main(grid: Any, context: Context) -> None:
-        record = ArrayRecord({name: Array(array) for name, array in initial_model().items()})
-        out["result"] = strategy.start(
-            grid, record, num_rounds=rounds, timeout=config.pop("timeout", 300), train_config=ConfigRecord(config)
-        )
 
     return app
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import signal
@@ -156,8 +155,3 @@ class SuperLink:
                 if time.monotonic() > end:
                     raise AssertionError(self.logs()) from None
                 time.sleep(0.05)
-
-
-def read_json(path: pathlib.Path) -> Any:
-    """What an app has written."""
-    return json.loads(path.read_text(encoding="utf-8"))

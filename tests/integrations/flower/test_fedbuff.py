@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp import ServerApp
-from flwr.simulation import run_simulation
 from local_grid import LocalGrid, changing
 from sparseagg.flower import SparseFedBuff, sparse_mod
 
@@ -267,31 +265,3 @@ def test_the_run_ends_when_all_clients_fail(caplog: pytest.LogCaptureFixture) ->
     _, models = run(app, config={"failing": list(range(NODES))})
     assert list(models) == [0]
     assert "all clients have failed since version 0" in caplog.text
-
-
-def test_fewer_good_clients_than_the_buffer_make_smaller_versions(tmp_path: Any) -> None:
-    trained: list[Trained] = []
-    app = jobs.make_client_app([sparse_mod(copies=tmp_path), recording(trained)])
-    _, models = run(app, versions=2, buffer=3, config={"failing": list(range(2, NODES))})
-    assert max(models) == 2
-
-
-def test_simulation_with_ray(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "flwr")
-    app, results = ServerApp(), {}
-
-    @app.main()
-    def main(grid: Any, context: Any) -> None:
-        strategy = SparseFedBuff(sparse=["embedding.weight"], concurrency=6, buffer=4, seed=2)
-        results["result"] = strategy.start(grid, initial(), num_versions=5, timeout=300)
-
-    client = jobs.make_client_app([sparse_mod(copies=tmp_path)])
-    run_simulation(app, client, NODES, backend_config={"client_resources": {"num_cpus": 1}})
-    result = results["result"]
-    assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4, 5]
-    assert caplog.text.count("of 4 updates") == 5
-    moved = arrays_of(result.arrays)
-    for name, before in jobs.initial_model().items():
-        if before.size:
-            assert not np.array_equal(moved[name], before), name
-    assert "Traceback" not in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jobs
@@ -64,16 +65,36 @@ def test_sparse_and_dense_results_are_averaged_in_any_order() -> None:
         np.testing.assert_allclose(got, array, rtol=1e-5, atol=1e-5)
 
 
-def test_refused_result_is_a_failure() -> None:
+SPOILS: dict[str, Callable[[FitRes], Any]] = {
+    "number": lambda fit: fit.parameters.tensors.__delitem__(slice(-2, None)),
+    "bytes": lambda fit: fit.parameters.tensors.__setitem__(3, b"\x93NUMPY junk"),
+    "words": lambda fit: fit.parameters.tensors.__setitem__(
+        2, ndarrays_to_parameters([np.full((jobs.WIDTH, 3), "x")]).tensors[0]
+    ),
+    "weight": lambda fit: setattr(fit, "num_examples", "many"),
+    "partition": lambda fit: fit.metrics.update({"partition-id": 0}),  # that of another client, which counts as well
+}
+
+
+@pytest.mark.parametrize("what", SPOILS)
+def test_bad_result_is_a_failure_and_the_others_count(what: str) -> None:
     before = list(jobs.initial_model().values())
     some = results(range(3), [0], before)
-    del some[1][1].parameters.tensors[-2:]
+    SPOILS[what](some[1][1])
     failures: list[Any] = []
-    parameters, _ = strategy_of(before, sparse=[0]).aggregate_fit(1, some, failures)
-    assert parameters is not None
-    assert len(failures) == 1
-    assert "5 arrays, but the model has 6, 1 of them sparse" in str(failures[0])
-    assert strategy_of(before, sparse=[0], accept_failures=False).aggregate_fit(1, some, [])[0] is None
+    merged, _ = strategy_of(before, sparse=[0]).aggregate_fit(1, some, failures)
+    assert merged is not None
+    named = dict(zip(jobs.initial_model(), before))
+    counted = (0, 1, 2) if what == "partition" else (0, 2)
+    wanted = jobs.rounded(named, jobs.average(named, [jobs.train_arrays(named, client, 1) for client in counted]))
+    for got, array in zip(parameters_to_ndarrays(merged), wanted.values()):
+        np.testing.assert_allclose(got, array, rtol=1e-6, atol=5e-7)
+    assert len(failures) == 3 - len(counted)
+    if failures:
+        assert some[1][0].cid in str(failures[0])
+        assert strategy_of(before, sparse=[0], accept_failures=False).aggregate_fit(1, some, [])[0] is None
+    if what == "number":
+        assert "5 arrays, but the model has 6, 1 of them sparse" in str(failures[0])
 
 
 def test_no_examples_cost_the_metrics_and_the_loss_alone(caplog: pytest.LogCaptureFixture) -> None:

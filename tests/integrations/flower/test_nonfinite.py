@@ -13,9 +13,6 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from local_grid import LocalGrid, changing
 from sparseagg.flower import SparseFedAdam, SparseFedAvg, sparse_mod
-from sparseagg.flower.legacy import SparseFedAvg as LegacySparseFedAvg
-from sparseagg.flower.legacy import sparse_ndarrays
-from test_legacy import Proxy
 
 NODES = 6
 SPARSE = ["embedding.weight"]
@@ -119,27 +116,3 @@ def test_on_nonfinite_of_single_tensors(tmp_path: Any, caplog: pytest.LogCapture
         run(SparseFedAvg(options={"on_nonfinite": {"scala": "propagate"}}), [])
     with pytest.raises(ValueError, match="unknown on_nonfinite 'keep'"):
         run(SparseFedAvg(options={"on_nonfinite": {"scale": "keep"}}), [])
-
-
-def test_positions_api(caplog: pytest.LogCaptureFixture) -> None:
-    """The strategies of ``flwr.server.strategy``."""
-    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
-    from flwr.server.client_manager import SimpleClientManager
-
-    before = list(model().values())
-    strategy = LegacySparseFedAvg(min_fit_clients=1, min_available_clients=1, sparse=[0])
-    manager = SimpleClientManager()
-    manager.register(Proxy(cid="1"))
-    strategy.configure_fit(1, ndarrays_to_parameters(before), manager)
-    results: list[Any] = []
-    for client in range(3):
-        after, examples = jobs.train_arrays(model(), client, 1)
-        arrays = ndarrays_to_parameters(sparse_ndarrays(before, list(after.values()), [0]))
-        results.append((Proxy(cid=str(client)), FitRes(Status(Code.OK, ""), arrays, examples, {})))
-    failures: list[Any] = []
-    parameters, _ = strategy.aggregate_fit(1, results, failures)
-    assert not failures
-    assert parameters is not None
-    got = dict(zip(model(), parameters_to_ndarrays(parameters)))
-    np.testing.assert_array_equal(got["mask"], model()["mask"])
-    np.testing.assert_array_equal(got["embedding.weight"][LOST_ROW], model()["embedding.weight"][LOST_ROW])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from flwr.app import Array, ArrayRecord
-from local_grid import LocalGrid, changing, start
+from local_grid import LocalGrid, start
 from sparseagg.flower import SparseFedAvg, sparse_mod
 
 DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs"
@@ -56,17 +56,6 @@ def test_noise_has_the_deviation_of_the_spec(tmp_path: Any) -> None:
     assert len(moved) > 10_000
     # The bounded mean is below l2 in norm, and so adds nothing that shows.
     assert np.std(moved) == pytest.approx(noise_multiplier * l2 / NODES, rel=0.05)
-
-
-def test_one_client_is_bounded(tmp_path: Any) -> None:
-    def attack(arrays: jobs.Arrays, partition: int) -> None:
-        if partition == 3:
-            arrays["dense.weight"][...] = 1e6
-
-    strategy = private(2**-10, options={"clip": sa.ClipSpec(l2=1.0, max_keys=2000)})
-    got, _ = start(strategy, grid(tmp_path, changing(attack)), rounds=1)
-    before = jobs.initial_model()
-    assert np.linalg.norm(got["dense.weight"] - before["dense.weight"]) < 1.0 + 0.1
 
 
 def test_model_stays_when_the_budget_is_spent(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
