@@ -94,9 +94,9 @@ class Aggregation {
   // than 2^53 with those of a partial. FAILED_PRECONDITION: the order matters, and the id
   // precedes an id that is folded already, or an id that Add must fold to make room. RESOURCE_EXHAUSTED: more than
   // max_submissions of a fixed-point tensor; beyond the memory limit even with all others folded; or no memory.
-  // INTERNAL: a broken promise. After an error or exception `submission` is lost, and others may have been folded. If
-  // num_submissions() is unchanged, nothing of the submission counts. If it has grown, tensors may disagree: discard
-  // the aggregation.
+  // INTERNAL: an engine invariant was violated. After an error or exception `submission` is lost, and others may have
+  // been folded. If num_submissions() is unchanged, nothing of the submission counts. If it has grown, tensors may
+  // disagree: discard the aggregation.
   absl::Status Add(std::string client_id, PreparedSubmission submission);
 
   // Leaves the merging to Finish; see Accumulator::DeferMerges. What the memory limit asks for is merged all the same.
@@ -149,7 +149,8 @@ class Aggregation {
   absl::StatusOr<PartialBlock> ExportPartial(size_t tensor, uint64_t first, uint64_t last, uint64_t max_rows);
 
   // Folds the pending updates of the tensors whose order does not matter, to free memory. Any client may come later.
-  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a broken promise. Nothing is lost; the call may be repeated.
+  // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: an engine invariant was violated. Nothing is lost; the call may be
+  // repeated.
   absl::Status MergePending();
   // Folds the pending updates of all tensors, as Add does when the memory limit needs it. If the order matters for a
   // tensor, clients added later must follow all present ones. This may hold after an error too: some tensors may have

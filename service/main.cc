@@ -198,7 +198,7 @@ int Run(const Options& options) {
        {"memory_limit", options.server.limits.memory_limit_bytes}});
   if (!(*server)->context().authenticator.IsRequired()) {
     // Whoever reaches the port may do everything, under any client's name.
-    Log(LogLevel::kWarning, "no_authentication", {{"callers", "believed in all that they say"}});
+    Log(LogLevel::kWarning, "no_authentication", {{"authentication", "none"}});
   }
   if (options.server.insecure && !options.server.tls.IsEnabled()) {
     Log(LogLevel::kWarning, "no_encryption", {{"tokens_and_updates", "readable on the network"}});

@@ -83,8 +83,8 @@ class SlabPlan {
   uint64_t largest_key_ = 0;
 };
 
-// While one slab is merged, the next one is on its way to the device and the results of the one before are on theirs to
-// the host. No slab needs memory for another's rows, so a round of any size fits.
+// While one slab is merged, the next one is copied to the device, and the previous slab's results are copied back. No
+// slab needs memory for another's rows, so a round of any size fits.
 //
 // `shrink`: as of Merger. `total_weight`: as of FinishRows. Returns: nothing if the round is not cut, because keys do
 // not strictly ascend, the result is not sparse, one slab would do, or a single key has too many tuples. Errors: of the

@@ -68,7 +68,7 @@ class Session {
   absl::StatusOr<Selection> FinishSelect(PendingSelection pending);
 
   // Starts copies of whole arrays to the device, which StagingRing::CopyIn uses from then on, and does not wait for the
-  // last of them. The arrays must neither change nor go before Forget. Sends nothing, and returns OK, if there is no
+  // last of them. The arrays must outlive Forget, unmodified. Sends nothing, and returns OK, if there is no
   // room for all of them (Tuning::max_resident_share). Adds to `sent` those that had no copy before: the caller must
   // Forget them, after an error or std::bad_alloc too.
   absl::Status SendAhead(absl::Span<const HostPart> arrays, std::vector<const void*>& sent);

@@ -41,8 +41,8 @@ class History {
   size_t num_added_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// Totals that never fall, for people who watch a server: rounds may be deleted, what they did stays counted. Nothing of
-// private rounds but their number, since observers read this. Thread-safe.
+// Monotonic totals for dashboards; they include deleted rounds. Of private rounds they have the number alone, since
+// observers read them. Thread-safe.
 struct Activity {
   std::atomic<uint64_t> rounds = 0;          // created since the start; not those of one call or of an earlier run
   std::atomic<uint64_t> ended_rounds = 0;    // of these

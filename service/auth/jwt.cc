@@ -57,7 +57,7 @@ const Value* Find(const Struct& object, const char* name) {
 }
 
 // A member of another type, null included, is refused and not taken for a missing one: a token whose `sub` is a number
-// would otherwise be of nobody in particular, and such a token may upload as any client.
+// would otherwise have no name, and a token without a name may use any client id.
 
 // Returns: the string of this name; nullopt if there is none. Errors: UNAUTHENTICATED: a value of another type.
 absl::StatusOr<std::optional<std::string>> TextOf(const Struct& object, const char* name) {

@@ -23,8 +23,8 @@ struct JwtOptions {
 //
 // The algorithm is the server's choice and never the token's: a token that says "none", or an HMAC with the public key
 // as its secret, is refused. The claims iss, aud and exp are required, nbf counts where there is one. The claims
-// tenant, role and sub (the name; left out: of nobody in particular) make the identity. A claim of a wrong type is
-// refused, also null.
+// tenant, role and sub (the client's name; without it the token may use any client id) make the identity. A claim of a
+// wrong type is refused, also null.
 class JwtVerifier {
  public:
   // Errors: INVALID_ARGUMENT: no public key of the algorithm in the file, or an empty or unknown option; otherwise of

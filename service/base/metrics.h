@@ -27,7 +27,7 @@ struct GaugeValue {
 
 // A request over HTTP that is over.
 struct HttpExchange {
-  // Labels. Of few values: no word of the peer's, unless it was compared with known ones.
+  // Labels of low cardinality; never raw client input.
   std::string method = "other";  // "GET", …
   std::string route = "none";    // the pattern of the path, "/v1/rounds/{round}"; "none": no route has this path
   int status = 0;                // 0: the peer went away before the response

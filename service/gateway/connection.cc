@@ -136,7 +136,7 @@ class HttpConnection final : public Connection {
     TakeCall(std::get<HttpCallPlan>(std::move(routed.outcome)));
   }
 
-  // A request has come, or what was not one.
+  // Starts the metrics of a request, also of one with a malformed head.
   void BeginExchange() {
     SetIdleness(std::nullopt);
     exchange_ = HttpExchange();

@@ -274,7 +274,7 @@ class SubmitReactor final : public CallReactor<SubmitReactor, grpc::ServerReadRe
     return SerializeTo(submission, response_);
   }
 
-  // Ends the call of a committed submission as soon as the submission survives what it is to survive.
+  // Ends the call of a committed submission once the submission is durable at the configured level.
   void AcknowledgeWhenDurable() {
     if (!intake_->journal().IsActive()) return EndSubmission(absl::OkStatus());
     // An abort has come, but the commit was quicker: its outcome counts, and this step must not end before.

@@ -33,9 +33,9 @@ enum class Idleness {
   kExchange,  // the rest of a request, the event of a long poll, or that its peer reads a response
 };
 
-// Whether a connection has to give way when there is no room for a newcomer: its host holds `held` connections, the
-// newcomer's host `own`. A host that holds most gives way to one that holds less, whatever its connection does, as long
-// as the newcomer's host does not hold more than it afterwards; between equals only an idle connection gives way.
+// Whether to end a connection to admit a newcomer when the table is full: its host has `held` connections, the
+// newcomer's host `own`. Any connection ends if the newcomer's host would still have no more than its host; between
+// equal hosts only an idle connection ends.
 inline bool GivesWay(uint64_t held, uint64_t own, bool is_idle) { return held > own + 1 || (held >= own && is_idle); }
 
 // A second descriptor of each open connection, in addition to gRPC's own. The listener adds connections and removes

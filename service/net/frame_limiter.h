@@ -121,8 +121,8 @@ class FrameLimiter {
   explicit FrameLimiter(absl::Duration now) : refilled_(now) {}
 
   // Reads the next bytes that the client has sent, from the first of the connection on. `now` never falls.
-  // Returns: null, or what the client has sent too much of, in words that live for ever; the connection should then be
-  // closed without handing these bytes on.
+  // Returns: null, or a static string that names the exceeded limit; the connection should then be closed without
+  // handing these bytes on.
   const char* ReadReceived(const uint8_t* bytes, size_t size, absl::Duration now);
   // Reads the next bytes that the server has sent, which end streams.
   void ReadSent(const uint8_t* bytes, size_t size);

@@ -25,7 +25,7 @@ namespace sparseagg::service {
 //
 // Counts are of this process, as Prometheus expects of a counter: it starts at 0 with the process, and rate() takes all
 // that it has then for new. So a submission that a restart adds again is not counted: the run that accepted it was the
-// one to count it. Times are counted then, too: this process takes them.
+// one to count it. Times of the stages are recorded again: this process spends them.
 //
 // Owned by a Round. Thread-safe.
 class RoundMeter {

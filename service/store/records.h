@@ -143,7 +143,7 @@ enum class TaskState {
 };
 inline constexpr size_t kNumTaskStates = 5;
 
-// What is to be done.
+// The client-visible description of one task.
 struct TaskSpec {
   std::string payload;
   std::vector<std::string> labels;  // what a worker must have: ascending, each once

@@ -166,7 +166,7 @@ void Store::RunSync() {
 
 absl::Status Store::SyncAll() {
   MutexLock lock(&sync_mu_);
-  // The files first, then what says so: a record of what is on the disk is never ahead of the disk, and whoever is
+  // Sync chunk files before the records that reference them: a record is never ahead of the disk. A call that is
   // answered after the second sync has both.
   const absl::StatusOr<std::vector<ChunkFiles::Extent>> synced = files_->Sync();
   if (!synced.ok()) {

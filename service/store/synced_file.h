@@ -15,7 +15,7 @@
 
 namespace sparseagg::service {
 
-// What has outlived the end of the machine, at least. RocksDB numbers writes, and its log files.
+// A lower bound of what a power failure cannot lose. RocksDB numbers writes, and its log files.
 struct LogPosition {
   uint64_t sequence = 0;    // of the latest write
   uint64_t log_number = 0;  // of the latest log file with such a write; 0: tables have them all

@@ -70,8 +70,8 @@ struct TaskEntry {
 // A queue from which a worker takes the best task among those whose labels it has.
 //
 // Tasks with the same labels form a group, and each group is listed under one of its labels: that under which the
-// fewest groups were listed. A worker can have the labels of those groups only that are listed under a label of the
-// worker, so that Best looks at these. A label for each client, to address tasks, costs no more than a few labels.
+// fewest groups were listed. Best scans only the groups that are listed under a label of the worker: of no other can
+// the worker have all labels. A label for each client, to address tasks, costs no more than a few labels.
 //
 // Owned by TaskTenant. Borrows the entries. Not thread-safe.
 // Cost: logarithmic in tasks and groups; Best also linear in the groups under the worker's labels, and in the owners of
