@@ -22,8 +22,9 @@ if [[ ${1-} == --check ]]; then
 fi
 
 protoc --proto_path=proto --python_out="$out" --pyi_out="$out" proto/sparseagg/v1/*.proto
-# Type checkers need neither the numbers of fields nor slots.
+# Type checkers need neither the numbers of fields nor slots; nobody asks a runtime in pure Python for a descriptor's bytes.
 sed -i -e '/_FIELD_NUMBER: _ClassVar\[int\]$/d' -e '/^ *__slots__ = \[.\+\]$/d' "$out"/sparseagg/v1/*.pyi
+sed -i '/^if _descriptor._USE_C_DESCRIPTORS == False:$/,/^# @@protoc_insertion_point(module_scope)$/d' "$out"/sparseagg/v1/*_pb2.py
 
 if [[ ${1-} == --check ]]; then
   status=0

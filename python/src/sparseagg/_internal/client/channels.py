@@ -43,9 +43,9 @@ class Method(NamedTuple):
 def methods() -> Iterator[Method]:
     """Yields the methods of both services; no two have one name."""
     for module in (aggregation_pb2, tasks_pb2):
-        for service in module.DESCRIPTOR.services_by_name.values():
-            proto = descriptor_pb2.ServiceDescriptorProto()  # every version of protobuf says here which methods stream
-            service.CopyToProto(proto)
+        # Every version of protobuf says here which methods stream.
+        file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+        for service, proto in zip(module.DESCRIPTOR.services_by_name.values(), file.service):
             for method, described in zip(service.methods, proto.method):
                 streams = (described.client_streaming, described.server_streaming)
                 yield Method(
