@@ -11,7 +11,7 @@ import pytest
 import reference
 import sparseagg as sa
 from fake_libraries import FakeTorch
-from sparseagg._internal.base.floats import bits_from_float, bits_from_integer
+from sparseagg._internal.base.foreign import bits_from_float, bits_from_integer
 from sparseagg._internal.updates.arrays import tensor_data, update_data
 from sparseagg._internal.updates.contributors import batches
 from sparseagg.history import RowHistory

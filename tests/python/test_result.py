@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg._internal.base import floats
+from sparseagg._internal.base.foreign import float_from_bits
 from sparseagg._internal.client.result_reader import ResultReader
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import TensorResult
@@ -170,9 +170,9 @@ def test_result_reader_pages_that_disagree_are_the_servers_fault(pages):
 def test_float_from_bits_with_and_without_the_package_is_exact(monkeypatch):
     bits = np.array([0x3FC0, 0x8001, 0x7F80], np.uint16)
     expected = [1.5, -(2.0**-133), np.inf]
-    assert floats.float_from_bits(bits).astype(np.float64).tolist() == expected
+    assert float_from_bits(bits).astype(np.float64).tolist() == expected
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    widened = floats.float_from_bits(bits)
+    widened = float_from_bits(bits)
     assert widened.dtype == np.float32
     assert widened.tolist() == expected
 

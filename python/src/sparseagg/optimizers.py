@@ -29,8 +29,7 @@ from typing import Any
 import numpy as np
 
 from sparseagg._internal.base.arguments import is_number, shown
-from sparseagg._internal.base.floats import default_float_environment, is_bfloat16
-from sparseagg._internal.base.foreign import Array, to_numpy
+from sparseagg._internal.base.foreign import Array, default_float_environment, is_bfloat16, to_numpy
 from sparseagg._internal.results.result import TensorResult
 from sparseagg.errors import InvalidArgumentError
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sparseagg as sa
-from sparseagg._internal.base import floats
+from sparseagg._internal.base.foreign import bits_from_float
 from sparseagg._internal.updates.arrays import tensor_data
 
 SEED = 26
@@ -24,7 +24,7 @@ def merged(shape: tuple, row_width: int | None, dtype: str = "float32", layout: 
     if layout == "sparse" and spec.num_rows > 1:
         keys = np.flatnonzero(rng.random(spec.num_rows) < 0.5)
     rows = rng.integers(1, 100, (len(keys), spec.row_width)).astype(np.float32)
-    update = floats.bits_from_float(rows) if dtype == "bfloat16" else rows.astype(dtype)
+    update = bits_from_float(rows) if dtype == "bfloat16" else rows.astype(dtype)
     return sa.aggregate([(keys, update)], sa.RoundSpec([spec], result_layout=layout))["v"]
 
 
@@ -140,7 +140,7 @@ def test_add_to_torch(shape: tuple, row_width: int | None, dtype: str, is_contig
     result.add_to(parameter, 0.25)
     # Of 16 bits, torch rounds float64 twice, by way of float32. NumPy does so once.
     exact = start.double().numpy() + 0.25 * wide(result.dense())
-    rounded = floats.bits_from_float(exact) if dtype == "bfloat16" else exact.astype(dtype)
+    rounded = bits_from_float(exact) if dtype == "bfloat16" else exact.astype(dtype)
     found = parameter.detach()
     found = found.view(torch.int16).numpy().view(np.uint16) if dtype == "bfloat16" else found.numpy()
     touched = wide(merged(shape, row_width).dense(fill=-1)) != -1

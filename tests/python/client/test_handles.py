@@ -15,7 +15,7 @@ from concurrent import futures
 import grpc
 import pytest
 import sparseagg as sa
-from sparseagg._internal.client.server_calls import parsed_handle
+from sparseagg._internal.client.endpoint import parsed_handle
 
 ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
 UPDATE = ([1, 2], [1.0, 2.0])

@@ -6,15 +6,18 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, SupportsFloat, SupportsIndex, Union
 
 from sparseagg._internal.base.arguments import check_name, checked_integer, checked_number, checked_text, shown
 from sparseagg._internal.client.blocking_client import Client, Round
-from sparseagg._internal.client.channels import addresses_of
+from sparseagg._internal.client.endpoint import addresses_of
+from sparseagg._internal.results.inspection import Inspection
+from sparseagg._internal.results.result import Result
 from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer, home_of
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
+from sparseagg._internal.updates.contributors import ClientId
 from sparseagg.cluster.cluster_round import ClusterRound
 from sparseagg.cluster.executor import Executor, LocalExecutor, RayExecutor
 from sparseagg.cluster.plan import Plan, on_all
@@ -29,6 +32,7 @@ from sparseagg.errors import (
     SparseaggError,
     UnavailableError,
 )
+from sparseagg.robust import ClientWeights, inspect
 
 
 class ClusterClient(contextlib.AbstractContextManager["ClusterClient"]):
@@ -402,3 +406,24 @@ def check_rule(client: Client | ClusterClient | None, rule: Any) -> None:
         raise InvalidArgumentError(
             "a rule that chooses among updates needs all of them in one place: use one server, or none"
         )
+
+
+Rule = Callable[[Inspection], ClientWeights]
+
+
+def finish_by_rule(rnd: Round, rule: Rule, only: Collection[str] | None = None) -> tuple[Result, ClientWeights]:
+    """Seals a round, lets the rule weigh its clients, and closes it with these weights.
+
+    Args:
+        rnd: an open or sealed round.
+        rule: such as ``sparseagg.robust.krum`` with its arguments.
+        only: the clients that the rule sees; the others get weight 0. Clients that have not submitted are left out.
+
+    Raises:
+        SparseaggError: the rule or the round refuses; the round is sealed then, or failed.
+    """
+    rnd.seal()
+    found = inspect(rnd)
+    choice = rule(found if only is None else found.only(set(only).intersection(found.clients)))
+    weights: dict[ClientId, SupportsFloat] = dict(choice.items())
+    return rnd.finish(client_weights=weights), choice

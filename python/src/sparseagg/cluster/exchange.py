@@ -5,27 +5,30 @@ Each function takes a ``sparseagg.Round``; given a round of ``sparseagg.aio``, i
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import functools
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+import hashlib
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeVar, cast
 
 import numpy as np
 
-from sparseagg._internal.base.arguments import Timeout, checked_integer
+from sparseagg._internal.base.arguments import Timeout, checked_integer, checked_text
 from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.client import async_round
 from sparseagg._internal.client.blocking_client import Round
 from sparseagg._internal.client.requests import export_request, partial_request
 from sparseagg._internal.client.result_reader import ExportedPage, ExportedUpdate, exported_page, exported_updates
-from sparseagg._internal.client.retry import checked_deadline, raise_if_late
-from sparseagg._internal.client.round_calls import naming_round
+from sparseagg._internal.client.retry import checked_deadline, naming_round, raise_if_late
 from sparseagg._internal.client.transport import run
-from sparseagg._internal.client.upload import partial_upload
+from sparseagg._internal.client.upload import Upload
 from sparseagg._internal.results.info import Leaves, Submission
-from sparseagg._internal.updates.contributors import ClientId, naming_client
-from sparseagg._internal.wire.message import Bulk, Page
-from sparseagg.errors import UnimplementedError
+from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
+from sparseagg._internal.wire.encode import ChunkMessage
+from sparseagg._internal.wire.message import Bulk, Page, PartialBlock, split_blocks
+from sparseagg.errors import InvalidArgumentError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -82,7 +85,7 @@ async def export_submissions(
     request, deadline = export_request(rnd.name, tensor, keys), checked_deadline(timeout)
     spec = rnd.spec.tensors[0] if tensor is None else rnd.spec.tensor(tensor)
     with raise_if_late(deadline, f"the export of {rnd.name} has not ended"):
-        pages = await rnd._connection.export(request, deadline)
+        pages = await rnd._connection.export("ExportSubmissions", request, deadline)
     return await rnd._connection.transport.convert(exported_updates, spec, pages, request.range.begin)
 
 
@@ -120,7 +123,7 @@ async def export_page(
         request.max_page_bytes = checked_integer(what, max_bytes, 1, (1 << 63) - 1)
     spec = rnd.spec.tensors[0] if tensor is None else rnd.spec.tensor(tensor)
     with raise_if_late(deadline, f"the export of {rnd.name} has not ended"):
-        (page,) = await rnd._connection.export(request, deadline)
+        (page,) = await rnd._connection.export("ExportSubmissions", request, deadline)
     return await rnd._connection.transport.convert(exported_page, spec, page, request.range.begin)
 
 
@@ -207,7 +210,7 @@ async def export_partial(
     blocks: list[bytes] = []
     with raise_if_late(deadline, f"the export of {rnd.name} has not ended"):
         for request in requests:
-            blocks += [page.blocks for page in await rnd._connection.export_partial(request, deadline)]
+            blocks += [page.blocks for page in await rnd._connection.export("ExportPartial", request, deadline)]
     return [block for block in blocks if block]
 
 
@@ -238,7 +241,7 @@ async def count_keys(
         request.buckets.within_bits = within[0]
         request.buckets.within.extend(within[1])
     with raise_if_late(deadline, f"the counts of {rnd.name} have not come"):
-        (page,) = await rnd._connection.export(request, deadline)
+        (page,) = await rnd._connection.export("ExportSubmissions", request, deadline)
     return np.frombuffer(page.head.num_keys, "<u8")
 
 
@@ -309,3 +312,89 @@ async def leaves(rnd: async_round.Round) -> Leaves:
     if not all(counted.values()):  # an old server ignores the field
         raise UnimplementedError(f"{rnd.name}: the server is too old to list leaves")
     return Leaves(counted, tuple(page.withdrawn_leaves))
+
+
+@dataclasses.dataclass(frozen=True)
+class PartialUpload(Upload):
+    """The upload of a partial. Every chunk has whole blocks.
+
+    Attributes:
+        blocks: of the partial.
+    """
+
+    blocks: tuple[PartialBlock, ...] = ()
+    is_partial: ClassVar[bool] = True
+
+    @functools.cached_property
+    def tag(self) -> bytes:
+        """As in ``Upload``."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(self.chunk_bytes.to_bytes(8, "little"))
+        for block in self.blocks:
+            digest.update(block.data)
+        return digest.digest() if self.is_shared else b""
+
+    def chunks(self, first: int = 0, tag: bytes = b"") -> Iterator[ChunkMessage]:
+        """Yields the chunks from number ``first`` on; each names ``tag``."""
+        groups: list[list[PartialBlock]] = []
+        room = 0
+        for block in self.blocks:
+            if len(block.data) > room:
+                groups.append([])
+                room = self.chunk_bytes
+            groups[-1].append(block)
+            room -= len(block.data)
+        end_bytes = 0
+        for sequence, group in enumerate(groups):
+            end_bytes += sum(len(block.data) for block in group)
+            if sequence < first:
+                continue
+            head = pb.UpdateChunk(
+                round=self.round_name,
+                client_id=self.client_id,
+                submission_id=self.submission_id,
+                sequence=sequence,
+                last=sequence + 1 == len(groups),
+                upload_tag=tag,
+            )
+            slices: list[tuple[pb.TensorSlice, Bulk, Bulk]] = [
+                (pb.TensorSlice(tensor=block.tensor, value_encoding=pb.VALUE_ENCODING_PARTIAL), b"", block.data)
+                for block in group
+            ]
+            yield ChunkMessage(head, slices, end_bytes)
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all blocks."""
+        return sum(len(block.data) for block in self.blocks)
+
+
+def partial_upload(
+    partial: Bulk | Iterable[Bulk],
+    *,
+    client_id: ClientId,
+    chunk_bytes: int,
+    round_name: str,
+    submission_id: str | None,
+) -> PartialUpload:
+    """Makes the upload of a partial, in one piece or in pieces of whole blocks.
+
+    Raises:
+        InvalidArgumentError: an argument is wrong, or this is no partial.
+    """
+    whole = isinstance(partial, (bytes, bytearray, memoryview))
+    pieces = [cast(Bulk, partial)] if whole else cast("Iterable[Bulk]", partial)
+    blocks = tuple(split_blocks(pieces))
+    if not blocks:
+        raise InvalidArgumentError("the partial has no block")
+    is_shared = submission_id is not None
+    return PartialUpload(
+        tensors=[],
+        client_id=checked_client_id(client_id),
+        submission_id=checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id),
+        round_name=round_name,
+        weight=None,
+        chunk_bytes=chunk_bytes,
+        is_shared=is_shared,
+        blocks=blocks,
+    )

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg._internal.base import floats
-from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.base.foreign import Array, bits_from_float, float_from_bits
 from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.options import DTYPES, key_bytes
@@ -105,7 +104,7 @@ def dense(whole: TensorResult, keys: KeyRange = (0, None)) -> TensorResult:
     if not is_all:
         all_keys = np.arange(begin, end, dtype=whole.keys.dtype)
     if whole.dtype == "bfloat16":
-        fill = floats.float_from_bits(floats.bits_from_float(np.array([fill])))[0]
+        fill = float_from_bits(bits_from_float(np.array([fill])))[0]
     return dataclasses.replace(
         whole,
         layout="dense",

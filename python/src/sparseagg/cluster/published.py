@@ -21,7 +21,7 @@ from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.client.blocking_client import Round
 from sparseagg._internal.client.result_reader import ResultReader
 from sparseagg._internal.client.retry import call_seconds
-from sparseagg._internal.client.round_calls import raise_if_failed
+from sparseagg._internal.results.info import raise_if_failed
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.exchange import put_result_range, result_range

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 
 import sparseagg as sa
-from sparseagg._internal.base.floats import default_float_environment
+from sparseagg._internal.base.foreign import default_float_environment
 from sparseagg._internal.base.types import Numerics, OnNonfinite, Op
-from sparseagg._internal.client.sealed_round import Rule, finish_by_rule
 from sparseagg._internal.spec.options import is_like
 from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite, difference, split_on_nonfinite, unchanged
 from sparseagg.cluster import ClusterClient, ClusterRound
-from sparseagg.cluster.cluster import check_rule
+from sparseagg.cluster.cluster import Rule, check_rule, finish_by_rule
 from sparseagg.flower.model import Table
 from sparseagg.flower.records import to_array
 from sparseagg.optimizers import RowOptimizer

@@ -12,7 +12,7 @@ from flwr.supercore import log
 
 import sparseagg as sa
 from sparseagg._internal.base.arguments import checked_integer, shown
-from sparseagg._internal.client.sealed_round import Rule
+from sparseagg.cluster.cluster import Rule
 from sparseagg.flower.strategy import SparseMixin
 from sparseagg.optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 

@@ -17,11 +17,10 @@ import sparseagg as sa
 from sparseagg._internal.base.arguments import shown
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.base.types import Op
-from sparseagg._internal.client.sealed_round import Rule
 from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.cluster import ClusterClient
-from sparseagg.cluster.cluster import ServerArgument, server_client
+from sparseagg.cluster.cluster import Rule, ServerArgument, server_client
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import Merge, changed_rows
 from sparseagg.flower.model import Model, Table

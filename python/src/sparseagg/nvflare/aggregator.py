@@ -25,7 +25,6 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 import sparseagg as sa
 from sparseagg._internal.base import arguments, types
-from sparseagg._internal.client import sealed_round
 from sparseagg._internal.updates import contributors as updates
 from sparseagg.cluster import ClusterClient, cluster
 from sparseagg.nvflare.arrays import checked_names, same_values, to_array
@@ -293,7 +292,7 @@ class SparseAggregator(ModelAggregator):
         return helper.get_result() or None
 
 
-def _rule_of(given: Any) -> sealed_round.Rule | None:
+def _rule_of(given: Any) -> cluster.Rule | None:
     """Returns the rule of a job's arguments."""
     if given is None:
         return None

@@ -13,7 +13,6 @@ from nvflare.app_common.abstract.fl_model import ParamsType
 
 import sparseagg as sa
 from sparseagg._internal.base import types
-from sparseagg._internal.client import sealed_round
 from sparseagg._internal.spec import options as spec_options
 from sparseagg._internal.spec import round_spec
 from sparseagg._internal.updates import contributors as updates
@@ -227,7 +226,7 @@ class RoundMerge:
         form: ModelForm,
         params_type: ParamsType,
         client: sa.Client | ClusterClient | None,
-        rule: sealed_round.Rule | None = None,
+        rule: cluster.Rule | None = None,
     ) -> None:
         cluster.check_rule(client, rule)
         self._form, self._params_type = form, params_type
@@ -353,11 +352,9 @@ class _Part:
         self._round = None
         return result
 
-    def finish_by_rule(
-        self, rule: sealed_round.Rule, only: Collection[str]
-    ) -> tuple[sa.Result, sa.robust.ClientWeights]:
+    def finish_by_rule(self, rule: cluster.Rule, only: Collection[str]) -> tuple[sa.Result, sa.robust.ClientWeights]:
         assert isinstance(self._round, sa.Round)
-        found = sealed_round.finish_by_rule(self._round, rule, only)
+        found = cluster.finish_by_rule(self._round, rule, only)
         self._round = None
         return found
 

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from sparseagg._internal.base.foreign import Array, Keyed, Rows, has_attribute, has_columns
+from sparseagg._internal.base.foreign import Array, Keyed, Rows, _is_pandas, has_attribute, has_columns
 
 KEY = "key"  # the name of the column with the keys
 
@@ -33,22 +33,8 @@ def _naming_key(keys: Array) -> Iterator[None]:
         raise ValueError(f"{error}, key {keys[error.row]}") from error
 
 
-def is_table(thing: Any) -> bool:
-    """Returns whether this is a frame or series of pandas, or has columns, which only a table does."""
-    return not isinstance(thing, np.ndarray) and (_is_pandas(thing) or has_columns(thing) or _is_stream(thing))
-
-
-def _is_pandas(thing: Any) -> bool:
-    return has_attribute(thing, "iloc") and has_attribute(thing, "index")
-
-
 def _is_arrow(thing: Any) -> bool:
     return has_attribute(thing, "schema") and has_attribute(thing, "column_names") and has_attribute(thing, "column")
-
-
-def _is_stream(thing: Any) -> bool:
-    """Returns whether this yields record batches, and not the pieces of one column."""
-    return has_attribute(thing, "__arrow_c_stream__") and has_attribute(thing, "schema")
 
 
 def read_table(table: Any, places: Places) -> Keyed:

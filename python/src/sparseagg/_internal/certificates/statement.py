@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg._internal.base import floats
-from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.base.foreign import Array, bits_from_float, is_bfloat16
 from sparseagg._internal.results.info import Certificate, Leaves
 from sparseagg._internal.results.result import TensorResult
 from sparseagg.errors import InvalidArgumentError, SparseaggError, UnimplementedError
@@ -188,9 +187,9 @@ def wire_values(tensor: TensorResult) -> Array | None:
     values = tensor.values
     if values is None or tensor.dtype != "bfloat16" or values.dtype == np.uint16:
         return values
-    if floats.is_bfloat16(values.dtype):
+    if is_bfloat16(values.dtype):
         return values.view(np.uint16)
-    return floats.bits_from_float(np.ascontiguousarray(values))
+    return bits_from_float(np.ascontiguousarray(values))
 
 
 def _blocks(array: Array | None) -> Iterable[bytes]:

@@ -26,8 +26,7 @@ from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.requests import create_request
-from sparseagg._internal.client.round_calls import raise_if_failed
-from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.results.info import RoundInfo, raise_if_failed
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import readable

@@ -6,67 +6,34 @@ ended*. Only a round that is *done* has a result. To *finish* a round is to clos
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsFloat
 
-import grpc
 import numpy as np
 
 from sparseagg._internal.base.arguments import Timeout, checked_text
 from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding, Update
 from sparseagg._internal.client.connection import Connection
+from sparseagg._internal.client.endpoint import Endpoint
 from sparseagg._internal.client.memory_connection import MemoryConnection
-from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.requests import close_request, result_format, result_request
-from sparseagg._internal.client.retry import checked_deadline, raise_if_late
-from sparseagg._internal.client.round_calls import naming_round, raise_if_failed
-from sparseagg._internal.client.sealed_round import CertifiedRound, SealedRound
-from sparseagg._internal.client.server_calls import Endpoint
+from sparseagg._internal.client.retry import checked_deadline, naming_round, raise_if_late
+from sparseagg._internal.client.round_calls import RoundCalls
 from sparseagg._internal.client.transport import Transport
-from sparseagg._internal.client.upload import make_upload
-from sparseagg._internal.results.info import BatchReceipt, RoundInfo, Submission
+from sparseagg._internal.client.upload import submit_columns, submit_update
+from sparseagg._internal.results.info import BatchReceipt, RoundInfo, Submission, raise_if_failed
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.updates.contributors import (
-    Batch,
     ClientId,
-    batches,
     checked_client_id,
-    columns_of,
-    naming_client,
-    submission_columns,
 )
 from sparseagg._internal.wire.encode import ValueEncoding
-from sparseagg.errors import FailedPreconditionError, InternalError, SparseaggError, UnimplementedError, error_of
+from sparseagg.errors import FailedPreconditionError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
-
-def batch_receipt(answers: Iterable[tuple[Batch, pb.SubmitBatchResponse]]) -> BatchReceipt:
-    """Returns the receipt of all answers; ``InternalError`` if one is not of its batch."""
-    num_submissions = num_duplicates = num_tuples = num_bytes = 0
-    refused: dict[str, SparseaggError] = {}
-    for batch, answer in answers:
-        if len(answer.codes) != batch.stop - batch.first:
-            raise InternalError(f"the server answered {len(answer.codes)} of {batch.stop - batch.first} submissions")
-        num_duplicates += answer.num_duplicates
-        num_tuples += answer.num_tuples
-        num_bytes += answer.num_bytes
-        num_counted = answer.codes.count(0)
-        num_submissions += num_counted
-        if num_counted == len(answer.codes):
-            continue
-        reasons = {refusal.index: refusal.reason for refusal in answer.refusals}
-        for index, client_id in enumerate(batch.client_ids.split("\n")):
-            if answer.codes[index]:
-                code = _CODES.get(answer.codes[index], grpc.StatusCode.UNKNOWN)
-                refused[client_id] = error_of(code, f"client {client_id!r}: {reasons.get(index, code.name)}")
-    return BatchReceipt(num_submissions, num_duplicates, num_tuples, num_bytes, refused)
-
-
-class Round(SealedRound, CertifiedRound):
+class Round(RoundCalls):
     """A round on the server, from the methods of ``Client``, or from ``from_handle``. Threads: as ``Client``.
 
     After an error, ``info`` is the last description that the server has given, after a ``RoundFailedError`` that of the
@@ -74,7 +41,7 @@ class Round(SealedRound, CertifiedRound):
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reconnected, (self._connection.endpoint, type(self._connection.transport), self._info)
+        return _reconnected, (self._connection.endpoint, type(self._connection.transport), self.info)
 
     @classmethod
     async def from_handle(cls, handle: str, **options: Any) -> Round:
@@ -173,25 +140,20 @@ class Round(SealedRound, CertifiedRound):
         # No answer by the deadline is a DeadlineExceededError. A FailedPreconditionError names the round and its state.
         with raise_if_late(deadline, f"the submission to {self.name} has not ended"), naming_round(self.name):
             client_id = checked_client_id(client_id)
-            home = self._connection.at_home(self.spec, client_id)
-            server = await home.server_wire(deadline)
-            upload = await home.transport.convert(
-                make_upload,
+            return await submit_update(
+                self._connection.at_home(self.spec, client_id),
                 self.spec,
                 update,
                 client_id=client_id,
                 weight=weight,
-                chunk_bytes=server.chunk_bytes,
-                wire=server.format(self.spec, key_encoding, value_encoding),
                 round_name=self.name,
                 submission_id=submission_id,
-                device=self._connection.device_reader,
+                key_encoding=key_encoding,
+                value_encoding=value_encoding,
+                resumable=resumable,
+                progress=progress,
+                deadline=deadline,
             )
-            with naming_client(upload.client_id):
-                if not progress:
-                    return await home.submit(upload, resumable, None, deadline)
-                with ProgressBar(f"upload {client_id}", upload.num_bytes, "B") as bar:
-                    return await home.submit(upload, resumable, bar, deadline)
 
     async def submit_batch(
         self,
@@ -229,21 +191,11 @@ class Round(SealedRound, CertifiedRound):
             TimeoutError: (``DeadlineExceededError``) likewise, after ``timeout``.
         """
         deadline = checked_deadline(timeout)
-        submission_id = checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id)
-        answers: list[tuple[Batch, pb.SubmitBatchResponse]] = []
         with raise_if_late(deadline, f"the submissions to {self.name} have not ended"), naming_round(self.name):
-            server = await self._connection.server_wire(deadline)
-            convert = self._connection.transport.convert
-            columns = await convert(submission_columns, self.spec, len(client_ids), updates)
-            for home, clients in self._homes_of(client_ids).items():
-                own_ids, own_columns, own_weights = client_ids, columns, weights
-                if clients is not None:
-                    own_ids = [client_ids[client] for client in clients]
-                    own_columns = await convert(columns_of, columns, clients)
-                    own_weights = None if weights is None else [weights[client] for client in clients]
-                for batch in batches(own_ids, own_columns, own_weights, server.chunk_bytes, len(self.spec.tensors)):
-                    answers.append((batch, await home.submit_batch(batch, self.name, submission_id, deadline)))
-        return batch_receipt(answers)
+            homes = self._homes_of(client_ids)
+            return await submit_columns(
+                homes, self.spec, self.name, client_ids, updates, weights, submission_id, deadline
+            )
 
     def _homes_of(self, client_ids: Sequence[ClientId]) -> dict[Connection | MemoryConnection, Array | None]:
         """Returns the positions of the clients of each home; None: all of them."""
@@ -411,15 +363,15 @@ class Round(SealedRound, CertifiedRound):
         try:
             await self._call("CloseRound", request, deadline)
         except FailedPreconditionError as error:  # with only_client_ids
-            self._info = await self._connection.get_round(self.name, deadline)
-            raise_if_failed(self._info, error)
+            self.info = await self._connection.get_round(self.name, deadline)
+            raise_if_failed(self.info, error)
             raise
-        wanted, counted = len(request.only_client_ids), self._info.num_submissions
+        wanted, counted = len(request.only_client_ids), self.info.num_submissions
         if wanted not in (0, counted):  # an older server does not see the field, and counts all
             raise UnimplementedError(
                 f"{self.name} counts {counted} submissions instead of {wanted}: the server is too old"
             )
-        return self._info
+        return self.info
 
 
 def _reconnected(endpoint: Endpoint, transport_class: type[Transport], info: RoundInfo) -> Round:

@@ -11,22 +11,18 @@ from sparseagg import staleness as tables
 from sparseagg._internal.base.arguments import Timeout, checked_integer, checked_text
 from sparseagg._internal.base.fields import Seconds, as_of, duration, read
 from sparseagg._internal.base.types import KeyEncoding, Update
-from sparseagg._internal.client.async_round import Round, batch_receipt
+from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.requests import wait_request
 from sparseagg._internal.client.retry import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
-from sparseagg._internal.client.upload import make_upload
+from sparseagg._internal.client.upload import submit_columns, submit_update
 from sparseagg._internal.results.info import BatchReceipt, StreamInfo, StreamVersion, Submission
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg._internal.updates.contributors import (
-    Batch,
     ClientId,
-    batches,
     checked_client_id,
-    naming_client,
-    submission_columns,
 )
 from sparseagg._internal.wire.encode import ValueEncoding
 from sparseagg.errors import InvalidArgumentError
@@ -113,43 +109,40 @@ class StreamCalls:
             token = page.next_page_token or None
 
 
-class Stream:
+class StreamAttributes:
+    """What streams of both clients say of themselves."""
+
+    name: str
+    spec: RoundSpec
+    info: StreamInfo
+
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r}, version {self.info.version}{as_of(self.info.as_of)})"
+
+
+class Stream(StreamAttributes):
     """A stream on the server, from ``Client.create_stream`` or ``Client.get_stream``. Threads: as ``Client``.
 
     stream = await client.create_stream(spec, buffer=32, staleness=sa.staleness.polynomial(0.5), max_staleness=20)
     await stream.submit("client-7", update, base_version=version)   # a client, whenever it is ready
     async for version in stream.versions():                        # the coordinator
         result = await stream.result(version.version)
+
+    Attributes:
+        name: the stream's name, "streams/{id}".
+        spec: what each version computes.
+        info: the stream as the server described it at ``info.as_of``; ``refresh`` asks again.
     """
 
     def __init__(self, connection: Connection | MemoryConnection, info: StreamInfo) -> None:
         self._connection = connection
-        self._info = info
-        self._spec = info.spec  # one for all updates, for its table_columns
-
-    def __repr__(self) -> str:
-        return f"Stream({self.name!r}, version {self.info.version}{as_of(self.info.as_of)})"
-
-    @property
-    def name(self) -> str:
-        """The stream's name, "streams/{id}"."""
-        return self._info.name
-
-    @property
-    def spec(self) -> RoundSpec:
-        """What each version computes."""
-        return self._spec
-
-    @property
-    def info(self) -> StreamInfo:
-        """The stream as the server described it at ``info.as_of``; ``refresh`` asks again."""
-        return self._info
+        self.name, self.spec, self.info = info.name, info.spec, info
 
     async def refresh(self) -> StreamInfo:
         """Asks the server for the stream, and returns it as it is now."""
         answer = await self._connection.call("GetStream", pb.GetStreamRequest(name=self.name))
-        self._info = StreamInfo._from_proto(answer)
-        return self._info
+        self.info = StreamInfo._from_proto(answer)
+        return self.info
 
     async def submit(
         self,
@@ -187,22 +180,20 @@ class Stream:
         deadline = checked_deadline(timeout)
         base = _version("base_version", base_version)
         with raise_if_late(deadline, f"the submission to {self.name} has not ended"):
-            server = await self._connection.server_wire(deadline)
-            upload = await self._connection.transport.convert(
-                make_upload,
+            return await submit_update(
+                self._connection,
                 self.spec,
                 update,
                 client_id=client_id,
                 weight=weight,
-                chunk_bytes=server.chunk_bytes,
-                wire=server.format(self.spec, key_encoding, value_encoding),
                 round_name=self.name,
                 submission_id=submission_id,
                 base_version=base,
-                device=self._connection.device_reader,
+                key_encoding=key_encoding,
+                value_encoding=value_encoding,
+                resumable=resumable,
+                deadline=deadline,
             )
-            with naming_client(upload.client_id):
-                return await self._connection.submit(upload, resumable, None, deadline)
 
     async def submit_batch(
         self,
@@ -222,15 +213,11 @@ class Stream:
         """
         deadline = checked_deadline(timeout)
         base = _version("base_version", base_version)
-        submission_id = checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id)
-        answers: list[tuple[Batch, pb.SubmitBatchResponse]] = []
         with raise_if_late(deadline, f"the submissions to {self.name} have not ended"):
-            server = await self._connection.server_wire(deadline)
-            columns = await self._connection.transport.convert(submission_columns, self.spec, len(client_ids), updates)
-            for batch in batches(client_ids, columns, weights, server.chunk_bytes, len(self.spec.tensors)):
-                answer = await self._connection.submit_batch(batch, self.name, submission_id, deadline, base)
-                answers.append((batch, answer))
-        return batch_receipt(answers)
+            homes, name = {self._connection: None}, self.name
+            return await submit_columns(
+                homes, self.spec, name, client_ids, updates, weights, submission_id, deadline, base
+            )
 
     async def withdraw(self, client_id: ClientId, submission_id: str = "") -> bool:
         """Takes a commit out of the version that is being filled; no other commit moves.
@@ -262,8 +249,8 @@ class Stream:
         """
         number = 0 if version is None else _version("version", version)
         answer = await self._connection.call("CutStream", pb.CutStreamRequest(name=self.name, version=number))
-        self._info = StreamInfo._from_proto(answer)
-        return self._info
+        self.info = StreamInfo._from_proto(answer)
+        return self.info
 
     async def watch(self, after: SupportsIndex = 0, timeout: Timeout = None) -> list[StreamVersion]:
         """Returns the versions after ``after`` that have ended, and waits until there is one.

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 from sparseagg._internal.base.arguments import Timeout
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
-from sparseagg._internal.base.fields import Seconds, as_of
+from sparseagg._internal.base.fields import Seconds
 from sparseagg._internal.client import async_client, async_model, async_round, async_stream
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.round_calls import RoundAttributes
-from sparseagg._internal.client.transport import BlockingTransport, run
-from sparseagg._internal.results.info import RoundInfo, StreamInfo
-from sparseagg._internal.spec.round_spec import RoundSpec
+from sparseagg._internal.client.transport import BlockingTransport, blocking, blocking_iterator, run
 
 if TYPE_CHECKING:
-    from typing_extensions import Concatenate, ParamSpec
+    from typing_extensions import ParamSpec
 
     P = ParamSpec("P")
 
@@ -27,56 +22,28 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-@overload
-def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Any, P], T]: ...
-@overload
-def blocking(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], into: Callable[[T], U]
-) -> Callable[Concatenate[Any, P], U]: ...
-def blocking(method: Callable[..., Coroutine[Any, Any, Any]], into: Callable[[Any], Any] | None = None) -> Any:
-    """Returns a method that runs ``method`` of the object's ``_inner``, and passes what it returns through ``into``."""
+class _Twin:
+    """An object whose public attributes, which its class documents, are those of its asyncio twin."""
 
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        answer = run(method(self._inner, *args, **kwargs))
-        return answer if into is None else into(answer)
+    _ATTRIBUTES: tuple[str, ...] = ("name", "spec", "info", "handle")
+    _inner: Any
 
-    return call
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in self._ATTRIBUTES:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return getattr(self._inner, name)
 
 
-@overload
-def blocking_iterator(
-    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
-) -> Callable[Concatenate[Any, P], Iterator[T]]: ...
-@overload
-def blocking_iterator(
-    method: Callable[Concatenate[Any, P], AsyncIterator[T]], into: Callable[[T], U]
-) -> Callable[Concatenate[Any, P], Iterator[U]]: ...
-def blocking_iterator(method: Callable[..., AsyncIterator[Any]], into: Callable[[Any], Any] | None = None) -> Any:
-    """The same for a method that yields."""
-
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        items: Any = method(self._inner, *args, **kwargs)
-        while True:
-            try:
-                item = run(items.__anext__())
-            except StopAsyncIteration:
-                return
-            yield item if into is None else into(item)
-
-    signature = inspect.signature(method)
-    returns = signature.return_annotation.replace("AsyncIterator", "Iterator")
-    vars(call)["__signature__"] = signature.replace(return_annotation=returns)  # for help()
-    return call
-
-
-class Round(RoundAttributes):
+class Round(_Twin, RoundAttributes):
     """A round on the server, from the methods of ``Client``, or from ``from_handle``. Thread-safe.
 
     A round can be pickled, unless it is one of ":memory:". The copy has a connection of its own, as a round of
     ``from_handle`` has; its first call opens it. The pickle has the client's arguments, a token among them.
     """
+
+    handle: str
 
     def __init__(self, inner: async_round.Round) -> None:
         self._inner = inner
@@ -107,14 +74,6 @@ class Round(RoundAttributes):
         """
         return cls(run(async_client.round_of_handle(handle, _Operations, options)))
 
-    @property
-    def handle(self) -> str:
-        return self._inner.handle
-
-    @property
-    def info(self) -> RoundInfo:
-        return self._inner.info
-
     refresh = blocking(async_round.Round.refresh)
     submit = blocking(async_round.Round.submit)
     submit_batch = blocking(async_round.Round.submit_batch)
@@ -134,7 +93,7 @@ class Round(RoundAttributes):
     _release = blocking(async_round.Round._release)
 
 
-class Stream:
+class Stream(_Twin, async_stream.StreamAttributes):
     """A stream on the server, from ``Client.create_stream`` or ``Client.get_stream``. Threads: as ``Client``.
 
     stream = client.create_stream(spec, buffer=32, staleness=sa.staleness.polynomial(0.5), max_staleness=20)
@@ -145,24 +104,6 @@ class Stream:
 
     def __init__(self, inner: async_stream.Stream) -> None:
         self._inner = inner
-
-    def __repr__(self) -> str:
-        return f"Stream({self.name!r}, version {self.info.version}{as_of(self.info.as_of)})"
-
-    @property
-    def name(self) -> str:
-        """The stream's name, "streams/{id}"."""
-        return self._inner.name
-
-    @property
-    def spec(self) -> RoundSpec:
-        """What each version computes."""
-        return self._inner.spec
-
-    @property
-    def info(self) -> StreamInfo:
-        """The stream as the server described it at ``info.as_of``; ``refresh`` asks again."""
-        return self._inner.info
 
     refresh = blocking(async_stream.Stream.refresh)
     submit = blocking(async_stream.Stream.submit)
@@ -176,7 +117,7 @@ class Stream:
     delete = blocking(async_stream.Stream.delete)
 
 
-class PublishedModel:
+class PublishedModel(_Twin):
     """A model on a server, from ``Client.model``: the coordinator publishes versions, and clients catch up.
 
         model = client.model("recommender")
@@ -193,13 +134,10 @@ class PublishedModel:
     up, meanwhile. ``catch_up`` is thread-safe, ``publish`` is not.
     """
 
+    name: str
+
     def __init__(self, inner: async_model.PublishedModel) -> None:
         self._inner = inner
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._inner.name
 
     publish = blocking(async_model.PublishedModel.publish)
     catch_up = blocking(async_model.PublishedModel.catch_up)

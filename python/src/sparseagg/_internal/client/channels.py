@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import grpc
 from google.protobuf import descriptor_pb2
 
-from sparseagg._internal.base.arguments import checked_integer, checked_text, shown
-from sparseagg._internal.base.credentials import is_local
-from sparseagg._internal.wire.message import ChunkMessage, parse_exported, parse_page
+from sparseagg._internal.base.arguments import check_name, checked_integer, checked_text, shown
+from sparseagg._internal.base.credentials import TOKEN_VARIABLE, TokenArgument, is_local
+from sparseagg._internal.wire.encode import ChunkMessage
+from sparseagg._internal.wire.message import parse_exported, parse_page
 from sparseagg.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, SparseaggError
 from sparseagg.v1 import aggregation_pb2, tasks_pb2
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -112,36 +113,6 @@ def make_bulk_stub(channel: Any) -> Any:
 
 def _serialise_for_aggregate(message: pb.AggregateRequest | ChunkMessage) -> bytes:
     return message.serialise_for_aggregate() if isinstance(message, ChunkMessage) else message.SerializeToString()
-
-
-_HOST_AND_PORT = re.compile(r"(\[[^]\s]+\]|[^][:/\s]+):(\d{1,5})")
-# gRPC's other ways to name a server. gRPC asks the name service for a host with the name of any other scheme.
-_SCHEMES = re.compile(r"(dns|ipv4|ipv6|unix|vsock|xds):")
-
-
-def checked_address(address: Any, what: str = "an address") -> str:
-    """Returns a server's address; ``what`` is the argument's name, for the error.
-
-    Raises:
-        InvalidArgumentError: no address. gRPC would look for it, or for a port of gRPC's choice, until the last retry.
-    """
-    text = checked_text(what, address)
-    if all(_SCHEMES.match(each) or host_and_port(each) for each in addresses_of(text)):
-        return text
-    raise InvalidArgumentError(f'{what} must be "host:port", such as "localhost:8001", got {shown(address)}')
-
-
-def addresses_of(address: str) -> list[str]:
-    """Returns the addresses of several servers, which commas divide; gRPC's own schemes have their own commas."""
-    return [address] if _SCHEMES.match(address) else address.split(",")
-
-
-def host_and_port(address: str) -> tuple[str, int] | None:
-    """Returns the parts of "host:port", the host without brackets; None for an address of another form."""
-    match = _HOST_AND_PORT.fullmatch(address)
-    if match is None or not 0 < int(match[2]) < 1 << 16:
-        return None
-    return match[1].strip("[]"), int(match[2])
 
 
 def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:
@@ -300,3 +271,45 @@ class ChannelPool:
         self._stubs.append(make_bulk_stub(channel))
         self._loans.append(0)
         return len(self._loans) - 1
+
+
+class Headers:
+    """The metadata of each call: the bearer token and the tenant, where there are any.
+
+    Args:
+        token: of ``Client``.
+        tenant: of ``Client``.
+        address: the server's.
+        is_plain: whether the connection has no TLS.
+        insecure_token: whether a token may go over such a connection to another machine.
+
+    Raises:
+        InvalidArgumentError: the token or the tenant cannot be sent, or everybody on the way could read the token. No
+            error shows the token.
+    """
+
+    def __init__(
+        self, token: TokenArgument, tenant: str | None, address: str, is_plain: bool, insecure_token: bool
+    ) -> None:
+        if token is None:
+            token = os.environ.get(TOKEN_VARIABLE) or None
+        if token is not None and is_plain and not insecure_token and not is_local(address):
+            raise InvalidArgumentError(
+                f"everybody on the way to {address} could read the token: use tls=True, or a path, or a TLS; "
+                f"insecure_token=True sends the token nevertheless (token=, or {TOKEN_VARIABLE} of the environment)"
+            )
+        if tenant is not None:
+            check_name("tenant", checked_text("tenant", tenant))
+        self._tenant = () if tenant is None else (("sparseagg-tenant", tenant),)
+        self._token: Callable[[], str] | None = token if callable(token) else None
+        self._fixed = () if token is None or callable(token) else _bearer(token)
+
+    def __call__(self) -> tuple[tuple[str, str], ...]:
+        """Returns the metadata of a call that begins now. Raises what the caller's function raises."""
+        return (*(self._fixed if self._token is None else _bearer(self._token())), *self._tenant)
+
+
+def _bearer(token: Any) -> tuple[tuple[str, str], ...]:
+    if not isinstance(token, str) or re.fullmatch("[ -~]*", token) is None:
+        raise InvalidArgumentError("a token is a string of printable ASCII, without the end of a line; this one is not")
+    return (("authorization", f"Bearer {token}"),)

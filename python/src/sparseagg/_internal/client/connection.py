@@ -1,20 +1,35 @@
-"""The calls of a client, with uploads and results that resume. ``server_calls`` has retries and errors."""
+"""The calls of a client to its servers: over which channels, when again, and with what error in the end."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 
 from sparseagg._internal.base.credentials import is_local
 from sparseagg._internal.base.text import plain
-from sparseagg._internal.client.channels import addresses_of, host_and_port
+from sparseagg._internal.client.channels import ChannelPool, Headers, channel_options, checked_connections
+from sparseagg._internal.client.endpoint import Endpoint, addresses_of, channel_credentials, host_and_port
+from sparseagg._internal.client.obstacles import Obstacle, find_obstacle, has_not_connected, may_look
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.result_reader import ResultReader
-from sparseagg._internal.client.retry import Resumption, Retries, call_seconds, named_if_late, no_answer
-from sparseagg._internal.client.server_calls import Endpoint, ServerCalls
+from sparseagg._internal.client.retry import (
+    Resumption,
+    Retries,
+    RetryPolicy,
+    call_seconds,
+    earliest,
+    error_from_call,
+    is_own_deadline,
+    named_if_late,
+    no_answer,
+    pause_after,
+    seconds_to,
+)
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import Upload, aggregate_requests, counted, streamed
 from sparseagg._internal.results.info import RoundInfo, Submission
@@ -23,13 +38,61 @@ from sparseagg._internal.spec.bounds import home_of
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.contributors import Batch
 from sparseagg._internal.wire.encode import ServerWire, checked_chunk_bytes, encode_batch
-from sparseagg._internal.wire.message import ExportedColumns
-from sparseagg.errors import AbortedError, FailedPreconditionError, NotFoundError
+from sparseagg.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    NotFoundError,
+)
 from sparseagg.v1 import aggregation_pb2 as pb
 
+T = TypeVar("T")
 
-class Connection(ServerCalls):
-    """The channels of one client to its server, and the calls over these channels.
+# How long to look for what keeps a call from its server: within the call's time, or so much longer.
+_LOOK_S = 5.0
+_LATE_LOOK_S = 0.25
+
+
+class _Failure(NamedTuple):
+    """A failed attempt: gRPC's text, and whether there was no connection."""
+
+    details: str
+    is_unconnected: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Server:
+    """One server of a client's address.
+
+    Attributes:
+        address: "host:port" or "unix:path".
+        channels: to the server.
+        headers: of calls.
+        may_look: whether to look what keeps calls from the server.
+    """
+
+    address: str
+    channels: ChannelPool
+    headers: Headers
+    may_look: bool
+
+    @classmethod
+    def of(
+        cls, address: str, endpoint: Endpoint, transport: Transport, credentials: grpc.ChannelCredentials | None
+    ) -> _Server:
+        """Returns the server at an address, to which no channel is open yet."""
+        options = channel_options(address, endpoint.options)
+        channels = ChannelPool(
+            lambda: transport.open_channel(address, credentials, options), checked_connections(endpoint.connections)
+        )
+        headers = Headers(endpoint.token, endpoint.tenant, address, credentials is None, endpoint.insecure_token)
+        return cls(address, channels, headers, may_look(address, bool(dict(options)["grpc.enable_http_proxy"])))
+
+
+class Connection:
+    """The channels of one client to its servers, and the calls over them, repeated until one of the servers answers.
+
+    Calls go to one server, and to the next one of the client's address where that cannot be reached.
 
     A client owns its connection and shares it with its rounds, until ``close``. All methods wait through the transport
     alone. Thread-safe with a ``BlockingTransport``; for one event loop with an ``AsyncioTransport``.
@@ -51,7 +114,17 @@ class Connection(ServerCalls):
     def __init__(self, endpoint: Endpoint, transport: Transport, follows: bool = True) -> None:
         self._is_local = all(map(is_local, addresses_of(endpoint.address)))
         self._wanted_chunk_bytes = checked_chunk_bytes(endpoint.chunk_bytes, self._is_local)
-        super().__init__(endpoint, transport)
+        self.endpoint = endpoint
+        self.transport = transport
+        self.retry = endpoint.retry or RetryPolicy()
+        self.deadline: float | None = None
+        self.has_reached = False
+        self._server_wire: ServerWire | None = None  # None: unknown, or out of date
+        of_tls = channel_credentials(endpoint.tls)
+        self._has_tls = of_tls is not None
+        self._servers = [_Server.of(address, endpoint, transport, of_tls) for address in addresses_of(endpoint.address)]
+        self._server = self._servers[0]  # that calls go to; the next one where a server cannot be reached
+        self._left: list[_Server] = []  # where the server was before; calls may still be under way there
         self.device_reader = None  # of arrays in the memory of a GPU, which no server reads
         # Of clients whose home is another server of a cluster's round, by address. None: this is such a connection
         # itself, which sends nobody on, so that two servers with different lists make no circle.
@@ -106,7 +179,9 @@ class Connection(ServerCalls):
         self.transport.check_thread()
         for home in list((self._at_homes or {}).values()):
             await home.close()
-        await self._close_channels()
+        for server in [*self._servers, *self._left]:
+            for channel in server.channels.close():
+                await self.transport.close_channel(channel)
 
     async def call(
         self, method: str, request: Any, wait_s: float = 0.0, deadline: float | None = None, patient: bool = False
@@ -214,24 +289,8 @@ class Connection(ServerCalls):
             raise AbortedError(f"{info.name} is another round than the one whose result was begun")
         return reader
 
-    async def export(
-        self, request: pb.ExportSubmissionsRequest, deadline: float | None = None
-    ) -> list[ExportedColumns]:
-        """Reads submissions of a sealed round in one stream. If the stream breaks, another goes on where it ended.
-
-        Args:
-            request: of the stream.
-            deadline: of all attempts.
-        """
-        return await self._export_pages(request, "ExportSubmissions", deadline)
-
-    async def export_partial(
-        self, request: pb.ExportPartialRequest, deadline: float | None = None
-    ) -> list[pb.ExportedPartial]:
-        """Reads what submissions of a sealed round add up to, as ``export`` does the submissions."""
-        return await self._export_pages(request, "ExportPartial", deadline)
-
-    async def _export_pages(self, request: Any, method: str, deadline: float | None) -> list[Any]:
+    async def export(self, method: str, request: Any, deadline: float | None = None) -> list[Any]:
+        """Reads submissions or a partial of a sealed round in a stream. If that breaks, another goes on from there."""
         pages: list[Any] = []
         deadline = self.deadline if deadline is None else deadline
 
@@ -371,3 +430,106 @@ class Connection(ServerCalls):
             resumption.arrived()
         request = pb.CommitSubmissionRequest(**upload.identity)
         return Submission._from_proto(await self._answer(stub.CommitSubmission, request, call_seconds(deadline)))
+
+    async def _retried(
+        self,
+        attempt: Callable[[], Coroutine[Any, Any, T]],
+        deadline: float | None = None,
+        retries: Retries | Resumption | None = None,
+        patient: bool = False,
+        late: str = "",
+    ) -> T:
+        """Repeats ``attempt`` until it succeeds, ``retries`` gives no further wait, or the deadline is there.
+
+        ``late`` begins the text of the error if the deadline ends the attempts. The rest is why the last attempt failed
+        that had the time for an answer.
+
+        A client that has not reached its server yet does not wait for one where nothing listens, unless it has a retry
+        policy of its own, nor where something else does.
+        """
+        self.transport.check_thread()
+        retries = retries or Retries(self.retry)
+        before: _Failure | None = None  # of the last attempt, without the call, which holds the update
+        others = len(self._servers) - 1  # that have not been tried yet
+        while True:
+            try:
+                answer = await self.transport.attempt(attempt())
+                self.has_reached = True
+                return answer
+            except DeadlineExceededError as error:  # of named_if_late
+                if before is None:
+                    raise
+                raise DeadlineExceededError(f"{error}: {await self._text(before, deadline)}") from None
+            except grpc.RpcError as call_error:
+                self._forget_server_after(call_error)
+                if call_error.code() is grpc.StatusCode.UNAVAILABLE and len(self._servers) > 1:
+                    self._use_next_server()
+                    others -= 1
+                    if others >= 0:
+                        continue
+                if call_error.code() is grpc.StatusCode.UNAVAILABLE:
+                    await self._follow_server(deadline)
+                wait = retries.wait_after(call_error)
+                failure = _Failure(plain(call_error.details() or call_error.code().name), has_not_connected(call_error))
+                obstacle = None
+                if failure.is_unconnected and not self.has_reached:
+                    obstacle = await self._obstacle(failure, deadline)
+                    if obstacle is not None and not (obstacle.is_absence and self.endpoint.retry):
+                        wait = None
+                elif call_error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                    self.has_reached = True
+                pause, again = pause_after(wait, deadline, patient)
+                await self.transport.sleep(pause)
+                if not again:
+                    is_late = wait is not None
+                    if before is not None and is_own_deadline(call_error):
+                        failure, is_late = before, True
+                    text = await self._text(failure, deadline, obstacle)
+                    # Not "from call_error": a traceback would show a server's text as the server sent it.
+                    if is_late:
+                        raise DeadlineExceededError(f"{late}{text}") from None
+                    raise error_from_call(call_error, text, obstacle) from None
+                before = failure
+
+    async def _text(self, failure: _Failure, deadline: float | None, obstacle: Obstacle | None = None) -> str:
+        """Returns the text of the error for a failed call; ``obstacle`` has kept it from its server, if it is known."""
+        obstacle = obstacle or await self._obstacle(failure, deadline)
+        return failure.details if obstacle is None else f"{obstacle.text} ({failure.details})"
+
+    async def _obstacle(self, failure: _Failure, deadline: float | None) -> Obstacle | None:
+        """Looks for what has kept a call from its server; None if nothing has, or if that cannot be told."""
+        if not failure.is_unconnected or not self._server.may_look:
+            return None
+        look_s = max(_LATE_LOOK_S, min(_LOOK_S, seconds_to(deadline)))
+        return await self.transport.convert(find_obstacle, self._server.address, self._has_tls, failure.details, look_s)
+
+    def _own_deadline(self, wait_s: float = 0.0, deadline: float | None = None) -> float | None:
+        """Returns the deadline of a call that begins now; ``deadline`` is that of the operation, if it has one."""
+        timeout = self.endpoint.timeout
+        own = None if timeout is None else time.monotonic() + timeout + wait_s
+        return earliest(own, self.deadline) if deadline is None else own
+
+    async def _answer(self, method: Any, request: Any, timeout: float | None) -> Any:
+        return await self.transport.answer(method(request, timeout=timeout, metadata=self._server.headers()))
+
+    async def _follow_server(self, deadline: float | None) -> None:
+        """Sends further calls to where the server is now, if it can start elsewhere and has done so."""
+        if self.endpoint.locate is None:
+            return
+        address = await self.transport.convert(self.endpoint.locate, seconds_to(deadline))
+        if address is None or address == self.endpoint.address:
+            return
+        self.endpoint = dataclasses.replace(self.endpoint, address=address)
+        server = _Server.of(address, self.endpoint, self.transport, channel_credentials(self.endpoint.tls))
+        self._left += self._servers
+        self._servers, self._server, self._server_wire = [server], server, None
+
+    def _use_next_server(self) -> None:
+        """Sends further calls to the server behind the present one in the client's address."""
+        self._server = self._servers[(self._servers.index(self._server) + 1) % len(self._servers)]
+        self._server_wire = None
+
+    def _forget_server_after(self, error: grpc.RpcError) -> None:
+        """Lets the server be asked again for its limits, when another server, with lower limits, may have answered."""
+        if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED):
+            self._server_wire = None

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
 from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import quoted_id
 from sparseagg._internal.client.channels import checked_connections, methods
+from sparseagg._internal.client.endpoint import Endpoint
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.retry import RetryPolicy, call_seconds
-from sparseagg._internal.client.server_calls import Endpoint
 from sparseagg._internal.client.transport import Transport
-from sparseagg._internal.client.upload import PartialUpload, Upload
+from sparseagg._internal.client.upload import Upload
 from sparseagg._internal.local import cuda_plugin
 from sparseagg._internal.local.columns import part_of, tensor_result
 from sparseagg._internal.results.info import RoundInfo, Submission
@@ -28,8 +28,7 @@ from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import TensorData
 from sparseagg._internal.updates.contributors import Batch
-from sparseagg._internal.wire.encode import PLAIN, ServerWire, WireFormat, checked_chunk_bytes
-from sparseagg._internal.wire.message import ExportedColumns, bulk_of
+from sparseagg._internal.wire.encode import PLAIN, ServerWire, WireFormat, bulk_of, checked_chunk_bytes
 from sparseagg.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -186,7 +185,7 @@ class MemoryConnection:
         self, upload: Upload, resumable: bool, bar: ProgressBar | None, deadline: float | None = None
     ) -> Submission:
         """Adds an upload to its round. ``bar`` shows the progress; None: nothing does."""
-        if isinstance(upload, PartialUpload):
+        if upload.is_partial:
             raise UnimplementedError('rounds of ":memory:" take no partials; an Aggregator and those of a server do')
         with self._open():
             message = await self.transport.convert(_submit, self._rounds.find_target(upload.round_name), upload)
@@ -219,16 +218,10 @@ class MemoryConnection:
             found = self._rounds.find(request.name)
             return MemoryReader(await self.transport.convert(_read, found, request, info.spec), None)
 
-    async def export(
-        self, request: pb.ExportSubmissionsRequest, deadline: float | None = None
-    ) -> list[ExportedColumns]:
-        """Raises ``UnimplementedError``: the caller has the submissions already."""
-        raise UnimplementedError('rounds of ":memory:" export no submissions; those of a server do')
-
-    async def export_partial(
-        self, request: pb.ExportPartialRequest, deadline: float | None = None
-    ) -> list[pb.ExportedPartial]:
-        """Raises ``UnimplementedError``: an ``Aggregator`` does this."""
+    async def export(self, method: str, request: Any, deadline: float | None = None) -> list[Any]:
+        """Raises ``UnimplementedError``: the caller has the submissions, and an ``Aggregator`` exports partials."""
+        if method == "ExportSubmissions":
+            raise UnimplementedError('rounds of ":memory:" export no submissions; those of a server do')
         raise UnimplementedError('rounds of ":memory:" export no partials; an Aggregator and those of a server do')
 
     async def aggregate(

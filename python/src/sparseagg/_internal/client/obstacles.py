@@ -17,7 +17,7 @@ from typing import NamedTuple
 import grpc
 
 from sparseagg._internal.base.credentials import is_local
-from sparseagg._internal.client.channels import host_and_port
+from sparseagg._internal.client.endpoint import host_and_port
 
 # How gRPC begins the text of an UNAVAILABLE for which it had no connection.
 _NOT_CONNECTED = re.compile(

@@ -90,19 +90,6 @@ def _checked_client_weights(client_weights: Any) -> list[pb.ClientWeight]:
     return [pb.ClientWeight(client_id=client_id, weight=weight) for client_id, weight in weights.items()]
 
 
-def inspect_request(name: str, tensors: Sequence[str] | None) -> pb.InspectRoundRequest:
-    """Returns the request of the first page of an inspection.
-
-    Args:
-        name: of the round.
-        tensors: names of tensors; None: all of floats.
-
-    Raises:
-        InvalidArgumentError: ``tensors`` is no list of distinct names.
-    """
-    return pb.InspectRoundRequest(name=name, tensors=_checked_names(tensors))
-
-
 def export_request(name: str, tensor: str | None, keys: tuple[int, int | None] | None) -> pb.ExportSubmissionsRequest:
     """Returns the request of an export of submissions.
 
@@ -133,7 +120,7 @@ def partial_request(name: str, tensor: str | None, keys: tuple[int, int | None] 
     return request
 
 
-def _checked_names(tensors: Sequence[str] | None) -> list[str] | None:
+def checked_names(tensors: Sequence[str] | None) -> list[str] | None:
     """Returns the names of tensors; ``InvalidArgumentError`` if they are no list of distinct names."""
     if isinstance(tensors, str):
         raise InvalidArgumentError(f"tensors must be a list of names, got {shown(tensors)}")
@@ -186,7 +173,7 @@ def result_request(
     Raises:
         InvalidArgumentError: ``tensors`` is no list of distinct names, or ``keys`` is no range.
     """
-    request = pb.StreamResultRequest(name=name, tensors=_checked_names(tensors), format=result_format)
+    request = pb.StreamResultRequest(name=name, tensors=checked_names(tensors), format=result_format)
     _set_range(request.range, keys)
     return request
 

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparseagg._internal.base import floats
 from sparseagg._internal.base.fields import enum_name
-from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.base.foreign import Array, float_from_bits
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result, TensorResult
@@ -186,7 +185,7 @@ class _Parts:
     def _value_array(self) -> Array:
         values = self._values.array()
         if self._dtype == "bfloat16":
-            values = floats.float_from_bits(values)
+            values = float_from_bits(values)
         return self._rows_of(values)
 
     def _rows_of(self, values: Array) -> Array:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from sparseagg.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
+    RoundClosedError,
     SparseaggError,
     UnavailableError,
     error_of,
@@ -324,3 +326,22 @@ def raise_if_late(deadline: float | None, what: str) -> Iterator[None]:
         if seconds_to(deadline) > 0:
             raise
         raise DeadlineExceededError(f"{what}: {error}") from error
+
+
+_NOT_OPEN = re.compile(r"the round is (?P<state>[A-Z]+)(?P<reason>(: .*)?)", re.DOTALL)
+
+
+@contextlib.contextmanager
+def naming_round(name: str) -> Iterator[None]:
+    """Turns the error for a call that came after the close into a ``RoundClosedError`` that names the round.
+
+    The proto promises the form of that error's message.
+    """
+    try:
+        yield
+    except FailedPreconditionError as error:
+        match = _NOT_OPEN.fullmatch(str(error))
+        if match is None:
+            raise
+        state = match["state"].lower()
+        raise RoundClosedError(f"{name} is {state}{match['reason']}", state) from error

@@ -1,83 +1,44 @@
-"""What all operations of a round use, and what rounds of both clients say of themselves."""
+"""What rounds of both clients have in common; the part of ``async_round.Round`` about closed and sealed rounds."""
 
 from __future__ import annotations
 
 import contextlib
-import re
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
-from sparseagg._internal.base.fields import as_of
-from sparseagg._internal.base.text import html_table, plain
+from sparseagg._internal.base.arguments import Timeout
+from sparseagg._internal.base.fields import as_of, read
+from sparseagg._internal.base.text import html_table
+from sparseagg._internal.certificates.bundle import BundleWriter
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.progress import ProgressBar
-from sparseagg._internal.client.requests import wait_request
-from sparseagg._internal.client.retry import poll_pause, poll_seconds, raise_if_late, seconds_to
-from sparseagg._internal.results.info import RoundInfo
+from sparseagg._internal.client.requests import checked_names, wait_request
+from sparseagg._internal.client.retry import (
+    checked_deadline,
+    naming_round,
+    poll_pause,
+    poll_seconds,
+    raise_if_late,
+    seconds_to,
+)
+from sparseagg._internal.results.info import Certificate, RoundInfo, SubmissionReceipt, raise_if_failed
+from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec
-from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, RoundClosedError, RoundFailedError
+from sparseagg._internal.updates.contributors import ClientId, checked_client_id
+from sparseagg.errors import DeadlineExceededError, FailedPreconditionError
 from sparseagg.v1 import aggregation_pb2 as pb
-
-_NOT_OPEN = re.compile(r"the round is (?P<state>[A-Z]+)(?P<reason>(: .*)?)", re.DOTALL)
-
-
-def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
-    """Raises ``RoundFailedError`` if the round has ended without a result."""
-    if info.state in ("failed", "cancelled"):
-        reason = f": {info.state_reason}" if info.state_reason else ""
-        raise RoundFailedError(plain(f"{info.name} {info.state}{reason}"), info.state) from cause
-
-
-@contextlib.contextmanager
-def naming_round(name: str) -> Iterator[None]:
-    """Turns the error for a call that came after the close into a ``RoundClosedError`` that names the round.
-
-    The proto promises the form of that error's message.
-    """
-    try:
-        yield
-    except FailedPreconditionError as error:
-        match = _NOT_OPEN.fullmatch(str(error))
-        if match is None:
-            raise
-        state = match["state"].lower()
-        raise RoundClosedError(f"{name} is {state}{match['reason']}", state) from error
 
 
 class RoundAttributes:
-    """What rounds of both clients say of themselves, from their ``info``."""
+    """What rounds of both clients say of themselves."""
 
-    @property
-    def info(self) -> RoundInfo:
-        """The round as the server described it at ``info.as_of``; ``refresh`` asks again.
-
-        ``submit`` and calls of others do not change it.
-        """
-        raise NotImplementedError
-
-    @property
-    def handle(self) -> str:
-        """A string from which ``Round.from_handle`` makes this round in another process, such as "sparseagg://host:port/rounds/ID".
-
-        It has the client's ``public_address``, by default its ``address``.
-
-        Raises:
-            FailedPreconditionError: the round is one of ":memory:", which no other process can reach.
-        """
-        raise NotImplementedError
-
-    @property
-    def name(self) -> str:
-        """The name, "rounds/{id}"."""
-        return self.info.name
-
-    @property
-    def spec(self) -> RoundSpec:
-        """The round's spec."""
-        return self.info.spec
+    name: str
+    spec: RoundSpec
+    info: RoundInfo
 
     def __repr__(self) -> str:
         info = self.info
@@ -92,42 +53,41 @@ class RoundAttributes:
 
 
 class RoundCalls(RoundAttributes):
-    """What all operations of a round use: its connection, and the round as the server described it last."""
+    """What all operations of a round use, and those of a sealed round and of its certificate."""
 
     def __init__(
         self, connection: Connection | MemoryConnection, info: RoundInfo, owns_connection: bool = False
     ) -> None:
         self._connection = connection
-        self._info = info
-        self._spec = info.spec  # one for all updates, for its table_columns
+        self.name, self.info = info.name, info
+        self.spec = info.spec  # one for all updates, for its table_columns
         self._owns_connection = owns_connection
 
     @property
     def handle(self) -> str:
+        """What ``Round.from_handle`` makes this round of in another process, such as "sparseagg://host:port/rounds/ID".
+
+        It has the client's ``public_address``, by default its ``address``.
+
+        Raises:
+            FailedPreconditionError: the round is one of ":memory:", which no other process can reach.
+        """
         return self._connection.endpoint.handle(self.name)
-
-    @property
-    def info(self) -> RoundInfo:
-        return self._info
-
-    @property
-    def spec(self) -> RoundSpec:
-        return self._spec
 
     async def refresh(self) -> RoundInfo:
         """Asks the server for the round, and returns it as it is now."""
-        self._info = await self._connection.get_round(self.name)
-        return self._info
+        self.info = await self._connection.get_round(self.name)
+        return self.info
 
     async def _wait(self, deadline: float | None) -> RoundInfo:
         """Returns the round when it has ended. Asks the server to answer then, or after ``poll`` seconds; repeats."""
         while True:
             begun, poll = time.monotonic(), poll_seconds(deadline)
             await self._call("WaitRound", wait_request(self.name, poll), deadline, poll)
-            if self._info.ended:
-                return self._info
+            if self.info.ended:
+                return self.info
             if seconds_to(deadline) == 0:
-                raise DeadlineExceededError(f"{self.name} is still {self._info.state}")
+                raise DeadlineExceededError(f"{self.name} is still {self.info.state}")
             # The server may have answered early, at its own --max-wait.
             await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
 
@@ -137,26 +97,104 @@ class RoundCalls(RoundAttributes):
         ``wait_s``: how long the server may wait before it answers. The call is patient: it waits for its answer a few
         seconds beyond the deadline. If none has come by then, the ``DeadlineExceededError`` has the state last known.
         """
-        with raise_if_late(deadline, f"{self.name} was {self._info.state} when last heard of"):
+        with raise_if_late(deadline, f"{self.name} was {self.info.state} when last heard of"):
             answer = await self._connection.call(method, request, wait_s, deadline, patient=True)
-        self._info = RoundInfo._from_proto(answer)
-        return self._info
+        self.info = RoundInfo._from_proto(answer)
+        return self.info
 
     async def _read(self, request: pb.StreamResultRequest, deadline: float | None, *, progress: bool = False) -> Result:
         """Waits until the round has ended, and reads its result; ``RoundFailedError`` if it has none.
 
         ``progress``: whether a bar on standard error shows the rows that have arrived.
         """
-        if not self._info.ended:
+        if not self.info.ended:
             await self._wait(deadline)
-        raise_if_failed(self._info)
+        raise_if_failed(self.info)
         with raise_if_late(deadline, f"the result of {self.name} has not been read"):
-            if progress:
-                with ProgressBar(f"result {self.name}", _num_rows(self._info, request), "rows") as bar:
-                    reader = await self._connection.read(request, self._info, deadline, bar)
-            else:
-                reader = await self._connection.read(request, self._info, deadline)
-        return reader.result(self._info)
+            rows = _num_rows(self.info, request)
+            with ProgressBar(f"result {self.name}", rows, "rows") if progress else contextlib.nullcontext() as bar:
+                reader = await self._connection.read(request, self.info, deadline, bar)
+        return reader.result(self.info)
+
+    async def seal(self, timeout: Timeout = None) -> RoundInfo:
+        """Freezes the submissions of the open round without merging them. The round is then "sealed".
+
+        No submission is added or withdrawn afterwards; ``submit`` of what counts already still gets its receipt. The
+        round's ``deadline`` has no effect any more: the round stays until ``start_merge``, ``finish``, ``cancel`` or
+        ``delete``. A round that is sealed already stays as it is.
+
+        Args:
+            timeout: in seconds or as a timedelta; None for the client's.
+
+        Returns:
+            The round as it is now.
+
+        Raises:
+            RoundClosedError: the round is closed.
+            UnimplementedError: the server is older than this method.
+        """
+        with naming_round(self.name):
+            return await self._call("SealRound", pb.SealRoundRequest(name=self.name), checked_deadline(timeout))
+
+    async def _inspect(self, tensors: Sequence[str] | None = None, timeout: Timeout = None) -> Inspection:
+        """See ``sparseagg.robust.inspect``."""
+        request = pb.InspectRoundRequest(name=self.name, tensors=checked_names(tensors))
+        deadline = checked_deadline(timeout)
+        pages: list[pb.InspectRoundResponse] = []
+        with raise_if_late(deadline, f"the inspection of {self.name} has not ended"):
+            while not pages or pages[-1].next_page_token:
+                request.page_token = pages[-1].next_page_token if pages else ""
+                pages.append(await self._connection.call("InspectRound", request, 0.0, deadline))
+        return await self._connection.transport.convert(Inspection._from_pages, pages)
+
+    async def certificate(self, timeout: Timeout = None) -> Certificate:
+        """Waits until the round has ended, and returns its signed certificate; always the same.
+
+        The round must be closed by somebody, as for ``result``. ``sparseagg.certificates.verify`` verifies it.
+
+        Args:
+            timeout: of waiting, in seconds or as a timedelta; None for no limit.
+
+        Raises:
+            FailedPreconditionError: the round's spec asks for no certificate, or the round is cancelled.
+            UnimplementedError: the server is older than this method.
+            TimeoutError: (``DeadlineExceededError``) the round has not ended within ``timeout``.
+        """
+        deadline = checked_deadline(timeout)
+        if not self.info.ended and self.info.spec.certificate:
+            await self._wait(deadline)
+        with naming_round(self.name):
+            request = pb.GetCertificateRequest(name=self.name)
+            return Certificate((await self._connection.call("GetCertificate", request, 0.0, deadline)).envelope)
+
+    async def _receipt(self, client_id: ClientId, submission_id: str = "") -> SubmissionReceipt:
+        """See ``sparseagg.certificates.receipt``."""
+        request = pb.GetReceiptRequest(
+            round=self.name, client_id=checked_client_id(client_id), submission_id=submission_id
+        )
+        with naming_round(self.name):
+            return read(SubmissionReceipt, await self._connection.call("GetReceipt", request))
+
+    async def _export(self, folder: str | os.PathLike[str], timeout: Timeout = None) -> None:
+        """See ``sparseagg.certificates.export_bundle``."""
+        deadline = checked_deadline(timeout)
+        if not self.info.spec.allow_export:
+            raise FailedPreconditionError(f"{self.name}: the spec does not allow an export (allow_export)")
+        certificate = await self.certificate(timeout)
+        result = await self._read(pb.StreamResultRequest(name=self.name), deadline)
+        writer = await self._connection.transport.convert(BundleWriter, folder)
+        try:
+            request = pb.ExportRoundRequest(name=self.name)
+            with raise_if_late(deadline, f"the export of {self.name} has not ended"), naming_round(self.name):
+                while True:
+                    page = await self._connection.call("ExportRound", request, 0.0, deadline)
+                    await self._connection.transport.convert(writer.add, page.chunks)
+                    request.page_token = page.next_page_token
+                    if not request.page_token:
+                        break
+            await self._connection.transport.convert(writer.finish, certificate.envelope, result)
+        finally:
+            writer.close()
 
 
 def _num_rows(info: RoundInfo, request: pb.StreamResultRequest) -> int:

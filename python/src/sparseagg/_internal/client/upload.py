@@ -1,7 +1,19 @@
-"""Uploads: the messages of one submission, of a partial, and of a one-shot aggregation."""
+"""Uploads: submissions and one-shot aggregations, from what callers have to the messages that are sent."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.base.types import KeyEncoding
+from sparseagg._internal.results.info import Submission
+from sparseagg._internal.updates.contributors import batches, columns_of, submission_columns
+from sparseagg._internal.wire.encode import ValueEncoding
+
+if TYPE_CHECKING:
+    from sparseagg._internal.client.connection import Connection
+    from sparseagg._internal.client.memory_connection import MemoryConnection
 import asyncio
 import contextlib
 import dataclasses
@@ -9,7 +21,7 @@ import functools
 import hashlib
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, SupportsFloat, cast
+from typing import Any, SupportsFloat
 
 import grpc
 
@@ -17,9 +29,11 @@ from sparseagg._internal.base.arguments import checked_text
 from sparseagg._internal.base.types import Update, Updates, Weighted
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.local.device_tensors import DeviceData, DeviceReader, device_update_data
+from sparseagg._internal.results.info import BatchReceipt
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import TensorData, is_module, update_data
 from sparseagg._internal.updates.contributors import (
+    Batch,
     ClientId,
     checked_client_id,
     checked_weight,
@@ -27,9 +41,8 @@ from sparseagg._internal.updates.contributors import (
     naming_client,
     split_weight,
 )
-from sparseagg._internal.wire.encode import PLAIN, WireFormat, encode_chunks, plan_chunks
-from sparseagg._internal.wire.message import Bulk, ChunkMessage, PartialBlock, bulk_of, split_blocks
-from sparseagg.errors import InvalidArgumentError
+from sparseagg._internal.wire.encode import PLAIN, ChunkMessage, WireFormat, bulk_of, encode_chunks, plan_chunks
+from sparseagg.errors import InternalError, InvalidArgumentError, SparseaggError, error_of
 from sparseagg.v1 import aggregation_pb2 as pb
 from sparseagg.version import __version__
 
@@ -90,6 +103,8 @@ class Upload:
     is_shared: bool = False
     base_version: int | None = None
     device_tensors: Sequence[DeviceData] = ()
+
+    is_partial: ClassVar[bool] = False  # whether it has partials in the place of tensors
 
     @functools.cached_property
     def tag(self) -> bytes:
@@ -271,86 +286,89 @@ def counted(chunks: Iterator[ChunkMessage], bar: ProgressBar | None) -> Iterator
             bar.move_to(chunk.end_bytes)
 
 
-@dataclasses.dataclass(frozen=True)
-class PartialUpload(Upload):
-    """The upload of a partial. Every chunk has whole blocks.
-
-    Attributes:
-        blocks: of the partial.
-    """
-
-    blocks: tuple[PartialBlock, ...] = ()
-
-    @functools.cached_property
-    def tag(self) -> bytes:
-        """As in ``Upload``."""
-        digest = hashlib.blake2b(digest_size=16)
-        digest.update(self.chunk_bytes.to_bytes(8, "little"))
-        for block in self.blocks:
-            digest.update(block.data)
-        return digest.digest() if self.is_shared else b""
-
-    def chunks(self, first: int = 0, tag: bytes = b"") -> Iterator[ChunkMessage]:
-        """Yields the chunks from number ``first`` on; each names ``tag``."""
-        groups: list[list[PartialBlock]] = []
-        room = 0
-        for block in self.blocks:
-            if len(block.data) > room:
-                groups.append([])
-                room = self.chunk_bytes
-            groups[-1].append(block)
-            room -= len(block.data)
-        end_bytes = 0
-        for sequence, group in enumerate(groups):
-            end_bytes += sum(len(block.data) for block in group)
-            if sequence < first:
-                continue
-            head = pb.UpdateChunk(
-                round=self.round_name,
-                client_id=self.client_id,
-                submission_id=self.submission_id,
-                sequence=sequence,
-                last=sequence + 1 == len(groups),
-                upload_tag=tag,
-            )
-            slices: list[tuple[pb.TensorSlice, Bulk, Bulk]] = [
-                (pb.TensorSlice(tensor=block.tensor, value_encoding=pb.VALUE_ENCODING_PARTIAL), b"", block.data)
-                for block in group
-            ]
-            yield ChunkMessage(head, slices, end_bytes)
-
-    @property
-    def num_bytes(self) -> int:
-        """The bytes of all blocks."""
-        return sum(len(block.data) for block in self.blocks)
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def partial_upload(
-    partial: Bulk | Iterable[Bulk],
+def batch_receipt(answers: Iterable[tuple[Batch, pb.SubmitBatchResponse]]) -> BatchReceipt:
+    """Returns the receipt of all answers; ``InternalError`` if one is not of its batch."""
+    num_submissions = num_duplicates = num_tuples = num_bytes = 0
+    refused: dict[str, SparseaggError] = {}
+    for batch, answer in answers:
+        if len(answer.codes) != batch.stop - batch.first:
+            raise InternalError(f"the server answered {len(answer.codes)} of {batch.stop - batch.first} submissions")
+        num_duplicates += answer.num_duplicates
+        num_tuples += answer.num_tuples
+        num_bytes += answer.num_bytes
+        num_counted = answer.codes.count(0)
+        num_submissions += num_counted
+        if num_counted == len(answer.codes):
+            continue
+        reasons = {refusal.index: refusal.reason for refusal in answer.refusals}
+        for index, client_id in enumerate(batch.client_ids.split("\n")):
+            if answer.codes[index]:
+                code = _CODES.get(answer.codes[index], grpc.StatusCode.UNKNOWN)
+                refused[client_id] = error_of(code, f"client {client_id!r}: {reasons.get(index, code.name)}")
+    return BatchReceipt(num_submissions, num_duplicates, num_tuples, num_bytes, refused)
+
+
+async def submit_update(
+    connection: Connection | MemoryConnection,
+    spec: RoundSpec,
+    update: Update,
     *,
-    client_id: ClientId,
-    chunk_bytes: int,
-    round_name: str,
-    submission_id: str | None,
-) -> PartialUpload:
-    """Makes the upload of a partial, in one piece or in pieces of whole blocks.
+    key_encoding: KeyEncoding,
+    value_encoding: ValueEncoding,
+    resumable: bool,
+    progress: bool = False,
+    deadline: float | None,
+    **about: Any,
+) -> Submission:
+    """Converts an update and commits it; arguments and errors are those of ``Round.submit``.
 
-    Raises:
-        InvalidArgumentError: an argument is wrong, or this is no partial.
+    ``about``: of ``make_upload``.
     """
-    whole = isinstance(partial, (bytes, bytearray, memoryview))
-    pieces = [cast(Bulk, partial)] if whole else cast("Iterable[Bulk]", partial)
-    blocks = tuple(split_blocks(pieces))
-    if not blocks:
-        raise InvalidArgumentError("the partial has no block")
-    is_shared = submission_id is not None
-    return PartialUpload(
-        tensors=[],
-        client_id=checked_client_id(client_id),
-        submission_id=checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id),
-        round_name=round_name,
-        weight=None,
-        chunk_bytes=chunk_bytes,
-        is_shared=is_shared,
-        blocks=blocks,
+    server = await connection.server_wire(deadline)
+    upload = await connection.transport.convert(
+        make_upload,
+        spec,
+        update,
+        chunk_bytes=server.chunk_bytes,
+        wire=server.format(spec, key_encoding, value_encoding),
+        device=connection.device_reader,
+        **about,
     )
+    shown = ProgressBar(f"upload {upload.client_id}", upload.num_bytes, "B") if progress else contextlib.nullcontext()
+    with naming_client(upload.client_id), shown as bar:
+        return await connection.submit(upload, resumable, bar, deadline)
+
+
+async def submit_columns(
+    homes: Mapping[Any, Array | None],
+    spec: RoundSpec,
+    round_name: str,
+    client_ids: Sequence[ClientId],
+    updates: Mapping[str, tuple[Any, Any, Any]],
+    weights: Sequence[SupportsFloat] | Any,
+    submission_id: str | None,
+    deadline: float | None,
+    base_version: int | None = None,
+) -> BatchReceipt:
+    """Commits the updates of many clients; arguments and errors are those of ``Round.submit_batch``.
+
+    ``homes``: by connection, the positions of the clients whose submissions it takes; None: all.
+    """
+    submission_id = checked_text("a submission id", uuid.uuid4().hex if submission_id is None else submission_id)
+    first = next(iter(homes))
+    server, convert = await first.server_wire(deadline), first.transport.convert
+    columns = await convert(submission_columns, spec, len(client_ids), updates)
+    answers: list[tuple[Batch, pb.SubmitBatchResponse]] = []
+    for home, clients in homes.items():
+        own_ids, own_columns, own_weights = client_ids, columns, weights
+        if clients is not None:
+            own_ids = [client_ids[client] for client in clients]
+            own_columns = await convert(columns_of, columns, clients)
+            own_weights = None if weights is None else [weights[client] for client in clients]
+        for batch in batches(own_ids, own_columns, own_weights, server.chunk_bytes, len(spec.tensors)):
+            answer = await home.submit_batch(batch, round_name, submission_id, deadline, base_version)
+            answers.append((batch, answer))
+    return batch_receipt(answers)

@@ -17,8 +17,7 @@ from typing import IO, Any, Union
 import numpy as np
 import numpy.lib.format as npy
 
-from sparseagg._internal.base import floats
-from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.base.foreign import Array, is_bfloat16
 from sparseagg._internal.base.state_files import is_stream, replaced
 from sparseagg._internal.commands.parser import put
 from sparseagg._internal.results.result import Result
@@ -214,6 +213,6 @@ def write_result(path: Path, result: Result) -> None:
 
 
 def _numbers(values: Array | None) -> Array | None:
-    if values is not None and floats.is_bfloat16(values.dtype):
+    if values is not None and is_bfloat16(values.dtype):
         return values.astype(np.float32)
     return values

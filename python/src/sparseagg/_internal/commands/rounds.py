@@ -17,10 +17,9 @@ from google.protobuf import json_format
 from sparseagg import certificates
 from sparseagg._internal.base.arguments import did_you_mean, shown
 from sparseagg._internal.base.state_files import replaced
-from sparseagg._internal.client.round_calls import raise_if_failed
 from sparseagg._internal.commands import npz
 from sparseagg._internal.commands.parser import Parser, add_command, client_of, put, put_json, time_left
-from sparseagg._internal.results.info import TensorSummary, Timeline
+from sparseagg._internal.results.info import TensorSummary, Timeline, raise_if_failed
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.wire.columns import NARROW
 from sparseagg._internal.wire.encode import ENCODINGS

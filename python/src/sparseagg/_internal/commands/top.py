@@ -22,7 +22,7 @@ from rich.text import Text
 
 from sparseagg._internal.base.text import binary_size, decimal, plain
 from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.client.channels import addresses_of
+from sparseagg._internal.client.endpoint import addresses_of
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.commands.parser import client_options
 from sparseagg._internal.results.info import RoundInfo, StreamInfo

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparseagg._internal.base import floats
+from sparseagg._internal.base.foreign import float_from_bits
 from sparseagg._internal.results.forms import DeviceTensorResult
 from sparseagg._internal.results.info import ClipSummary, RoundInfo, StageTime, TensorSummary, Timeline
 from sparseagg._internal.results.result import TensorResult
@@ -55,7 +55,7 @@ def tensor_result(spec: RoundSpec, tensor: TensorSpec, raw: RawResult) -> Tensor
     columns = _columns(spec, tensor, raw)
     columns["moments"] = raw["moments"] if spec.aggregation_of(tensor).return_moments else None
     if raw["values"] is not None and raw["dtype"] == "bfloat16":
-        columns["values"] = floats.float_from_bits(raw["values"])
+        columns["values"] = float_from_bits(raw["values"])
     return TensorResult(**columns)
 
 

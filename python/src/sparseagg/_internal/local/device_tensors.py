@@ -8,21 +8,20 @@ import string
 from typing import TYPE_CHECKING, Any, Union
 
 from sparseagg._internal.base import extension
-from sparseagg._internal.base.floats import default_float_environment
-from sparseagg._internal.base.foreign import ANY_DEVICE, cuda_device, is_torch_coo
+from sparseagg._internal.base.foreign import ANY_DEVICE, cuda_device, default_float_environment, is_torch_coo
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.arrays import (
     TensorData,
     check_dense_shape,
     check_key_shape,
-    check_sparse_shape,
+    check_row_shape,
     engine_tensor_data,
     given_tensors,
     kind_of,
     readable,
     with_wire_keys,
 )
-from sparseagg._internal.updates.wire_values import check_row_shape
+from sparseagg._internal.updates.sparse import check_sparse_shape
 from sparseagg.errors import InvalidArgumentError
 
 if TYPE_CHECKING:

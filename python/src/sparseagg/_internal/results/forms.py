@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparseagg._internal.base import floats
-from sparseagg._internal.base.floats import default_float_environment
-from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.base.foreign import Array, default_float_environment, is_bfloat16
 from sparseagg._internal.base.text import plain
 from sparseagg._internal.spec.options import key_axes, shape_of_rows
 from sparseagg.errors import FailedPreconditionError
@@ -358,6 +356,6 @@ def _torch_array(torch: Any, result: Forms, values: Array) -> Any:
 
 def _widened(values: Array) -> Array:
     """Returns 16-bit floats, with which SciPy, pandas and Arrow hardly compute, as float32, exactly."""
-    if floats.is_bfloat16(values.dtype) or values.dtype == np.float16:
+    if is_bfloat16(values.dtype) or values.dtype == np.float16:
         return values.astype(np.float32)
     return values

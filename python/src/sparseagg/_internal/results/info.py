@@ -14,7 +14,7 @@ from google.protobuf import json_format
 from sparseagg._internal.base.fields import as_of, now, read, seconds_of
 from sparseagg._internal.base.text import decimal, plain
 from sparseagg._internal.spec.round_spec import RoundSpec
-from sparseagg.errors import InvalidArgumentError, SparseaggError
+from sparseagg.errors import InvalidArgumentError, RoundFailedError, SparseaggError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 
@@ -425,3 +425,10 @@ class StreamInfo:
             recent_refusals=tuple(read(Refusal, each) for each in proto.recent_refusals),
             as_of=now(),
         )
+
+
+def raise_if_failed(info: RoundInfo, cause: Exception | None = None) -> None:
+    """Raises ``RoundFailedError`` if the round has ended without a result."""
+    if info.state in ("failed", "cancelled"):
+        reason = f": {info.state_reason}" if info.state_reason else ""
+        raise RoundFailedError(plain(f"{info.name} {info.state}{reason}"), info.state) from cause

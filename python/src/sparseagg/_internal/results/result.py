@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparseagg._internal.base import floats
 from sparseagg._internal.base.arguments import did_you_mean, is_number, shown
-from sparseagg._internal.base.floats import default_float_environment
-from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.base.foreign import Array, bits_from_float, default_float_environment
 from sparseagg._internal.base.text import html_table, plain
 from sparseagg._internal.results.forms import Forms, draw
 from sparseagg._internal.results.info import RoundInfo
@@ -95,7 +93,7 @@ class Addition:
             if self._alpha != 1:
                 sums *= float(self._alpha)
             sums += before.astype(np.float64)
-            return floats.bits_from_float(sums) if dtype == "bfloat16" else sums.astype(dtype)
+            return bits_from_float(sums) if dtype == "bfloat16" else sums.astype(dtype)
 
     def _integer_sums(self, before: Array, rows: Array, start: int) -> Array:
         sums = before.astype(object) + rows.astype(object) * int(self._alpha)  # Python's integers: slow, and exact

@@ -166,7 +166,7 @@ class TensorSpec(Described):
             {"name": self.name, "dtype": self.dtype, "num_rows": self.num_rows, "row_width": self.row_width}
         )
 
-    @property
+    @functools.cached_property
     def key_bytes(self) -> int:
         """Bytes of one key on the wire: 4 where num_rows allows, else 8."""
         return key_bytes(self.num_rows)

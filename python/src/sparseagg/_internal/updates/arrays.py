@@ -1,36 +1,36 @@
-"""Conversion of the arrays that callers have to keys and values of one tensor."""
+"""Conversion of the arrays that callers have to keys and values of one tensor, in the types of the wire."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import math
-import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from sparseagg._internal.base.arguments import shown
-from sparseagg._internal.base.floats import default_float_environment
 from sparseagg._internal.base.foreign import (
     READ_ON_GPU,
     Array,
-    Entries,
     Keyed,
     Rows,
+    bits_from_float,
+    bits_from_integer,
     cuda_device,
+    default_float_environment,
     has_columns,
-    read_parts,
+    is_bfloat16,
+    is_table,
     to_numpy,
 )
-from sparseagg._internal.base.tables import Places, is_table, read_columns, read_table
+from sparseagg._internal.base.tables import Places, read_columns, read_table
 from sparseagg._internal.base.types import Update
 from sparseagg._internal.spec.of_model import every_name
 from sparseagg._internal.spec.options import outside_key_space
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.updates.wire_values import first_true, wire_columns, wire_values
+from sparseagg._internal.updates.sparse import Entries, check_axes, keyed_entries, read_parts
 from sparseagg.errors import InvalidArgumentError, SparseaggError
 
 _NUMBER_TEXTS = (
@@ -177,7 +177,7 @@ def _tensor_data(spec: TensorSpec, tensor: Any, columns: dict[str, list[Any]]) -
     if isinstance(parts, Keyed):
         return _from_rows(spec, parts.keys, parts.rows)
     if isinstance(parts, Entries):
-        return _from_entries(spec, parts)
+        return _from_rows(spec, *keyed_entries(spec, parts))
     return _from_dense(spec, tensor)
 
 
@@ -238,26 +238,7 @@ def check_dense_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
             f"{spec.num_rows} × row_width {spec.row_width} needs {spec.num_rows * spec.row_width}; "
             "give (keys, rows) for a part"
         )
-    _check_axes(spec, "dense", shape)
-
-
-def _check_axes(spec: TensorSpec, kind: str, shape: tuple[int, ...]) -> None:
-    """Refuses an array whose axes are not the tensor's, such as a transposed array.
-
-    An array with one axis is flat, and axes of size 1 make no difference. Without a shape in the spec, keys may be on
-    several axes, and columns also. The first axes make the keys.
-    """
-    if len(shape) < 2:
-        return
-    if spec.shape is None:
-        if spec.num_rows in itertools.accumulate(shape, operator.mul, initial=1):
-            return
-        raise InvalidArgumentError(
-            f"tensor {spec.name!r}: the first axes of a {kind} array of shape {shape} do not make num_rows "
-            f"{spec.num_rows}, and the others row_width {spec.row_width}"
-        )
-    if shape[0] != spec.num_rows and [n for n in shape if n > 1] != [n for n in spec.shape if n > 1]:
-        raise InvalidArgumentError(f"tensor {spec.name!r} has shape {spec.shape}, and this {kind} array {shape}")
+    check_axes(spec, "dense", shape)
 
 
 def _from_rows(spec: TensorSpec, keys: Array, rows: Rows | None) -> TensorData:
@@ -268,90 +249,6 @@ def _from_rows(spec: TensorSpec, keys: Array, rows: Rows | None) -> TensorData:
         rows = np.empty(0)  # no keys have no values, whatever the op
     values = None if rows is None else wire_values(spec, keys, rows, len(keys))
     return TensorData(spec, keys, values, len(keys))
-
-
-def _from_entries(spec: TensorSpec, entries: Entries) -> TensorData:
-    """Converts the entries of a sparse array. As in dense arrays, the axes make first the keys, then the columns."""
-    coordinates, values = entries.coordinates, entries.values
-    shape = tuple(int(size) for size in entries.shape)
-    if len(coordinates) == 1 and spec.num_rows == 0:
-        return _from_rows(spec, coordinates[0], values)
-    check_sparse_shape(spec, len(coordinates), shape)
-    sparse_shape, row_width = shape[: len(coordinates)], math.prod(shape[len(coordinates) :])
-    try:
-        flat = np.ravel_multi_index(tuple(coordinates), sparse_shape)
-    except ValueError as error:
-        raise _refuse_coordinates(spec, coordinates, sparse_shape) from error
-    if row_width % spec.row_width == 0:  # each entry is a row, or several
-        rows_each = row_width // spec.row_width
-        if rows_each > 1:
-            flat = (flat[:, np.newaxis] * rows_each + np.arange(rows_each)).reshape(-1)
-            values = values.reshape(len(flat), spec.row_width)
-        return _from_rows(spec, flat, values)
-    if row_width == 1:
-        return _from_values(spec, flat, values)
-    raise _refuse_shape(spec, shape)
-
-
-def check_sparse_shape(spec: TensorSpec, num_axes: int, shape: tuple[int, ...]) -> None:
-    """Raises ``InvalidArgumentError`` if a sparse array of this shape is not the tensor's.
-
-    ``num_axes``: how many of the first axes are sparse.
-    """
-    if math.prod(shape) != spec.num_rows * spec.row_width or math.prod(shape[:num_axes]) >= 1 << 63:
-        raise _refuse_shape(spec, shape)
-    _check_axes(spec, "sparse", shape)
-
-
-def _refuse_shape(spec: TensorSpec, shape: tuple[int, ...]) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"tensor {spec.name!r}: a sparse array of shape {shape} does not fit num_rows {spec.num_rows} × row_width "
-        f"{spec.row_width}"
-    )
-
-
-def _refuse_coordinates(
-    spec: TensorSpec, coordinates: list[Array], sparse_shape: tuple[int, ...]
-) -> InvalidArgumentError:
-    for axis, (indices, length) in enumerate(zip(coordinates, sparse_shape)):
-        outside = (indices < 0) | (indices >= length)
-        if outside.any():
-            at = first_true(outside)
-            return InvalidArgumentError(
-                f"tensor {spec.name!r}: coordinate {indices[at]} of axis {axis} at position {at} is not in "
-                f"[0, {length})"
-            )
-    return InvalidArgumentError(f"tensor {spec.name!r}: these are no coordinates of an array of shape {sparse_shape}")
-
-
-def _from_values(spec: TensorSpec, flat: Array, values: Array) -> TensorData:
-    """Converts single values at key · row_width + column to rows, with zeros in the other columns.
-
-    A repeated entry goes to another row of its key. The merge adds up the rows of a key, in float64.
-    """
-    if not (flat[1:] > flat[:-1]).all():
-        order = np.argsort(flat, kind="stable")
-        flat, values = flat[order], values[order]
-    keys, columns = np.divmod(flat, spec.row_width)
-    is_new = _differs(flat)
-    if not is_new.all():
-        position = np.arange(len(flat))
-        repeat = position - np.maximum.accumulate(np.where(is_new, position, 0))
-        order = np.lexsort((repeat, keys))
-        keys, columns, values, repeat = keys[order], columns[order], values[order], repeat[order]
-        starts = _differs(keys) | _differs(repeat)
-    else:
-        starts = _differs(keys)
-    rows = np.zeros((np.count_nonzero(starts), spec.row_width), dtype=values.dtype)
-    rows[np.cumsum(starts) - 1, columns] = values
-    return _from_rows(spec, keys[starts], rows)
-
-
-def _differs(array: Array) -> Array:
-    """Returns for each entry whether it differs from the entry before; true for the first entry."""
-    mask = np.ones(len(array), dtype=bool)
-    mask[1:] = array[1:] != array[:-1]
-    return mask
 
 
 def _integer_keys(spec: TensorSpec, keys: Array) -> Array:
@@ -387,3 +284,155 @@ def with_wire_keys(data: TensorData) -> TensorData:
             f"tensor {spec.name!r}: key {keys[at]} at position {at} {outside_key_space(spec.num_rows)}"
         )
     return dataclasses.replace(data, keys=np.ascontiguousarray(bits, dtype=wire))
+
+
+class _Misfit(Exception):
+    """A value does not fit the tensor's dtype."""
+
+    def __init__(self, values: Array, bad: Array) -> None:
+        super().__init__()
+        self.index = first_true(bad.reshape(-1))
+        self.value = values.reshape(-1)[self.index]
+
+
+def first_true(mask: Array) -> int:
+    """Returns the position of the first true entry."""
+    return int(np.argmax(mask))
+
+
+def wire_values(spec: TensorSpec, keys: Array | None, values: Array, num_keys: int) -> Array:
+    """Returns values of the tensor's dtype, rounded to nearest even; shape (num_keys, row_width), little-endian.
+
+    Args:
+        spec: the tensor.
+        keys: of the values, for errors; None: 0, 1, ….
+        values: of any dtype and shape. Arrays of the wire's type are not copied.
+        num_keys: number of rows.
+
+    Raises:
+        InvalidArgumentError: the size is wrong, or a value does not fit the dtype.
+    """
+    check_row_shape(spec, values.shape, num_keys)
+    try:
+        converted = _converted(spec, values)
+    except _Misfit as error:
+        raise misfit(spec, keys, error.index, error.value, spec.dtype) from None
+    wire = converted.dtype.newbyteorder("<")
+    return np.ascontiguousarray(converted, dtype=wire).reshape(num_keys, spec.row_width)
+
+
+def wire_columns(spec: TensorSpec, keys: Array, columns: list[Array]) -> Array:
+    """Returns the values of columns, each of shape (n,) and of a dtype of its own, as ``wire_values`` does.
+
+    Each value is rounded once: a dtype that all columns have in common would round int64 beside float32 before.
+    """
+    check_row_shape(spec, (len(keys), len(columns)), len(keys))
+    rows = []
+    for at, column in enumerate(columns):
+        try:
+            rows.append(_converted(spec, column))
+        except _Misfit as error:
+            raise misfit(spec, keys, error.index * spec.row_width + at, error.value, spec.dtype) from None
+    return wire_values(spec, keys, np.column_stack(rows), len(keys))
+
+
+def _converted(spec: TensorSpec, values: Array) -> Array:
+    """Returns the values in the tensor's dtype, in any byte order; bfloat16 as its bits."""
+    if values.size == 0:
+        return np.empty(0, dtype=np.uint16 if spec.dtype == "bfloat16" else spec.dtype)
+    if spec.dtype == "bfloat16":
+        return _to_bfloat16(spec, values)
+    return _to_float(spec, values) if spec.dtype.startswith("float") else _to_integer(spec, values)
+
+
+def check_row_shape(spec: TensorSpec, shape: tuple[int, ...], num_keys: int) -> None:
+    """Raises ``InvalidArgumentError`` if values of this shape are not a row for each key."""
+    if math.prod(shape) != num_keys * spec.row_width or (len(shape) > 1 and shape[0] != num_keys):
+        raise InvalidArgumentError(
+            f"tensor {spec.name!r}: values of shape {shape} do not go with {num_keys} keys of row_width "
+            f"{spec.row_width}"
+        )
+
+
+def _refuse_type(spec: TensorSpec, values: Array) -> InvalidArgumentError:
+    return InvalidArgumentError(f"tensor {spec.name!r}: values of dtype {values.dtype} cannot be sent as {spec.dtype}")
+
+
+def misfit(spec: TensorSpec, keys: Array | None, index: int, value: Any, dtype: str) -> InvalidArgumentError:
+    """Returns the error of a value that does not fit a dtype, with the place in the engine's words.
+
+    Args:
+        spec: the tensor.
+        keys: of the update; None: 0, 1, ….
+        index: of the value among the values of the update.
+        value: the value.
+        dtype: name of the dtype.
+    """
+    position, column = divmod(index, spec.row_width)
+    where = f"tensor {spec.name!r}, key {position if keys is None else keys[position]}, position {position}"
+    where += f", column {column}" if spec.row_width > 1 else ""
+    return InvalidArgumentError(f"{where}: value {value} does not fit {dtype}")
+
+
+def _to_float(spec: TensorSpec, values: Array) -> Array:
+    if is_bfloat16(values.dtype):
+        values = values.astype(np.float32)
+    if values.dtype.kind not in "fiub":
+        raise _refuse_type(spec, values)
+    if values.dtype == np.dtype(spec.dtype):
+        return values
+    with np.errstate(over="ignore", under="ignore"):
+        # NumPy casts a longdouble to float16 by way of float64, which would round twice.
+        is_longer = values.dtype.kind == "f" and values.dtype.itemsize > 8
+        source = _rounded_to_odd(values) if is_longer and spec.dtype == "float16" else values
+        converted = source.astype(spec.dtype)
+    infinite = np.isinf(converted)
+    if infinite.any():
+        overflow = infinite & np.isfinite(values)
+        if overflow.any():
+            raise _Misfit(values, overflow)
+    return converted
+
+
+def _rounded_to_odd(values: Array) -> Array:
+    """Returns longdoubles as float64; a longdouble between two float64 values becomes the odd one of the two.
+
+    An odd float64 is never half-way between two values of a narrower type. So rounding it again gives the same value
+    as rounding the longdouble.
+    """
+    near = values.astype(np.float64)
+    other = np.nextafter(near, np.where(values > near, np.inf, -np.inf))
+    return np.where((near != values) & (near.view(np.uint64) % 2 == 0), other, near)
+
+
+def _to_bfloat16(spec: TensorSpec, values: Array) -> Array:
+    if values.dtype.kind == "u" and values.dtype.itemsize == 2:  # bits, in any byte order
+        return values
+    if is_bfloat16(values.dtype):
+        return values.view(np.dtype(np.uint16).newbyteorder(values.dtype.byteorder))
+    if values.dtype.kind in "iub":
+        return bits_from_integer(values)
+    if values.dtype.kind != "f":
+        raise _refuse_type(spec, values)
+    bits = bits_from_float(values)
+    infinite = (bits & 0x7FFF) == 0x7F80
+    if infinite.any():
+        overflow = infinite & np.isfinite(values)
+        if overflow.any():
+            raise _Misfit(values, overflow)
+    return bits
+
+
+def _to_integer(spec: TensorSpec, values: Array) -> Array:
+    if values.dtype.kind not in "iub":
+        raise _refuse_type(spec, values)
+    dtype = np.dtype(spec.dtype)
+    if values.dtype == dtype:
+        return values
+    if not np.can_cast(values.dtype, dtype):
+        limits = np.iinfo(dtype)
+        # Older NumPy compares integers of mixed signs as float64. Minima and maxima as Python integers are exact.
+        if int(values.min()) < limits.min or int(values.max()) > limits.max:
+            outside = np.array([not limits.min <= int(v) <= limits.max for v in values.reshape(-1)])
+            raise _Misfit(values, outside)
+    return values.astype(dtype)

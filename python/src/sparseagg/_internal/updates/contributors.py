@@ -10,10 +10,8 @@ from typing import Any, SupportsFloat, SupportsIndex, Union
 
 import numpy as np
 
-from sparseagg._internal.base import floats
 from sparseagg._internal.base.arguments import checked_text, is_number, shown
-from sparseagg._internal.base.floats import default_float_environment
-from sparseagg._internal.base.foreign import Array, to_numpy
+from sparseagg._internal.base.foreign import Array, default_float_environment, is_bfloat16, to_numpy
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import TensorData, tensor_data
 from sparseagg.errors import InvalidArgumentError, OutOfRangeError, ResourceExhaustedError, error_of
@@ -44,7 +42,7 @@ def checked_weight(weight: Any) -> float | None:
     number = weight
     if _is_scalar_array(weight):
         number = to_numpy(weight)
-        if number.dtype.kind in "iuf" or floats.is_bfloat16(number.dtype):
+        if number.dtype.kind in "iuf" or is_bfloat16(number.dtype):
             number = float(number)
     if not is_number(number):
         raise InvalidArgumentError(f"a weight must be a number, got {shown(weight)}")

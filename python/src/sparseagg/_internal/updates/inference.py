@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from sparseagg._internal.base.arguments import shown
-from sparseagg._internal.base.foreign import is_sparse, to_numpy
-from sparseagg._internal.base.tables import is_table, read_columns, read_table
+from sparseagg._internal.base.foreign import is_table, to_numpy
+from sparseagg._internal.base.tables import read_columns, read_table
 from sparseagg._internal.spec.of_model import summed_dtype
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec, checked_spec
 from sparseagg._internal.updates.arrays import is_module, readable
@@ -23,6 +23,7 @@ from sparseagg._internal.updates.contributors import (
     naming_client,
     split_weight,
 )
+from sparseagg._internal.updates.sparse import is_sparse
 from sparseagg.errors import InvalidArgumentError
 
 _WEIGHTED = ("sum", "mean", "coordinate_mean")

@@ -8,10 +8,15 @@ from typing import Any, SupportsFloat, SupportsIndex
 
 import numpy as np
 
-from sparseagg._internal.base import floats
 from sparseagg._internal.base.arguments import checked_integer, checked_text, is_number, shown
-from sparseagg._internal.base.floats import default_float_environment
-from sparseagg._internal.base.foreign import Array, to_numpy
+from sparseagg._internal.base.foreign import (
+    Array,
+    bits_from_float,
+    default_float_environment,
+    float_from_bits,
+    is_bfloat16,
+    to_numpy,
+)
 from sparseagg.errors import InvalidArgumentError
 
 
@@ -72,7 +77,7 @@ class TopK:
             InvalidArgumentError: the delta has another shape than before or no floats, or a sum with the residual is
                 not finite. The residual stays as it was.
         """
-        total, is_bfloat16, dtype = self._total(name, delta)
+        total, was_bfloat16, dtype = self._total(name, delta)
         rows = self._rows(total)
         with np.errstate(over="ignore"):
             sizes = np.abs(rows) if rows.ndim == 1 else np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
@@ -81,8 +86,8 @@ class TopK:
             raise InvalidArgumentError(f"tensor {name!r}: {self._by} {at} is not finite, or too large")
         keys = _largest(sizes, self._number(len(sizes)))
         chosen = rows[keys]
-        if is_bfloat16:
-            sent = floats.float_from_bits(floats.bits_from_float(chosen))
+        if was_bfloat16:
+            sent = float_from_bits(bits_from_float(chosen))
         else:
             with np.errstate(over="ignore"):
                 sent = chosen.astype(dtype)
@@ -112,8 +117,8 @@ class TopK:
         """Returns delta + residual in a new array, whether the delta is bfloat16, and its dtype."""
         checked_text("a tensor's name", name)
         array = to_numpy(delta)
-        is_bfloat16 = floats.is_bfloat16(array.dtype) or str(getattr(delta, "dtype", "")) == "torch.bfloat16"
-        if array.dtype.kind != "f" and not is_bfloat16:
+        was_bfloat16 = is_bfloat16(array.dtype) or str(getattr(delta, "dtype", "")) == "torch.bfloat16"
+        if array.dtype.kind != "f" and not was_bfloat16:
             raise InvalidArgumentError(f"tensor {name!r}: a change must be of floats, got {array.dtype}")
         total = np.array(array, np.float64 if array.dtype == np.float64 else np.float32, order="C")
         residual = self._residuals.get(name)
@@ -124,7 +129,7 @@ class TopK:
                 )
             with np.errstate(over="ignore", invalid="ignore"):
                 np.add(total, residual, out=total)
-        return total, is_bfloat16, array.dtype
+        return total, was_bfloat16, array.dtype
 
     def _number(self, size: int) -> int:
         if self._k is not None:

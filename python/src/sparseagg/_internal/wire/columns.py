@@ -6,89 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from sparseagg._internal.base import extension, floats
-from sparseagg._internal.base.floats import default_float_environment
-from sparseagg._internal.base.foreign import Array
+from sparseagg._internal.base import extension
+from sparseagg._internal.base.foreign import Array, bits_from_float, default_float_environment
 from sparseagg._internal.spec.options import DTYPES
 from sparseagg._internal.wire.message import Bulk
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
-
-BLOCK_KEYS = 128
-_GROUP = 8  # keys of any width together fill whole bytes
-
-
-def strictly_ascends(keys: Array) -> bool:
-    """Returns whether each key, of shape (n,), is larger than the key before, which packing requires."""
-    # The first keys alone mostly show that keys do not ascend.
-    return bool((keys[1:64] > keys[:-1][:63]).all()) and bool((keys[1:] > keys[:-1]).all())
-
-
-class Gaps:
-    """The gaps between keys, and the size of their encoding, which is known before ``encode``.
-
-    Args:
-        keys: uint32 or uint64, shape (n,) with n ≥ 1, strictly ascending.
-
-    Attributes:
-        num_bytes: size of the encoding.
-    """
-
-    def __init__(self, keys: Array) -> None:
-        num_blocks = -(-len(keys) // BLOCK_KEYS)
-        padded = np.zeros(num_blocks * BLOCK_KEYS, dtype=keys.dtype)
-        gaps = padded[1 : len(keys)]
-        np.subtract(keys[1:], keys[:-1], out=gaps)
-        gaps -= keys.dtype.type(1)
-        self._blocks = padded.reshape(num_blocks, BLOCK_KEYS)
-        self._widths = _bit_lengths(self._blocks.max(axis=1))
-        self._num_keys = len(keys)
-        self.num_bytes = num_blocks + int(_block_sizes(self._widths, len(keys)).sum())
-
-    def encode(self) -> bytes:
-        """Returns the bytes of DELTA_BITPACKED, whose first_key is the first key."""
-        pieces: list[bytes] = [b""] * len(self._widths)
-        for width in np.unique(self._widths).tolist():
-            rows = np.flatnonzero(self._widths == width)
-            packed = _pack(self._blocks[rows], width)
-            size = BLOCK_KEYS // 8 * width
-            for position, row in enumerate(rows.tolist()):
-                pieces[row] = packed[position * size : (position + 1) * size]
-        # The last block ends with its last key, without the padding.
-        return (self._widths.tobytes() + b"".join(pieces))[: self.num_bytes]
-
-
-def _bit_lengths(numbers: Array) -> Array:
-    """Returns the number of bits of each number, uint8; exact for all of uint64."""
-    high = numbers.astype(np.uint64) >> np.uint64(32)
-    low = (numbers & numbers.dtype.type(0xFFFFFFFF)).astype(np.float64)
-    lengths = np.where(high > 0, 32 + np.frexp(high.astype(np.float64))[1], np.frexp(low)[1])
-    return lengths.astype(np.uint8)
-
-
-def _block_sizes(widths: Array, num_keys: int) -> Array:
-    """Returns the bytes of each block, int64; the last block may have fewer keys."""
-    sizes = widths.astype(np.int64) * (BLOCK_KEYS // 8)
-    if len(sizes):
-        last = num_keys - (len(sizes) - 1) * BLOCK_KEYS
-        sizes[-1] = (last * int(widths[-1]) + 7) // 8
-    return sizes
-
-
-def _pack(blocks: Array, width: int) -> bytes:
-    """Returns the bytes of whole blocks of gaps, of ``width`` bits each."""
-    if width == 0:
-        return b""
-    groups = blocks.reshape(-1, _GROUP)
-    words = np.zeros((-(-width // 8), len(groups)), dtype="<u8")
-    for k in range(_GROUP):
-        word, shift = divmod(k * width, 64)
-        gaps = groups[:, k].astype(np.uint64)
-        if shift + width > 64:
-            words[word + 1] |= gaps >> np.uint64(64 - shift)
-        words[word] |= gaps << np.uint64(shift) if shift else gaps
-    return np.ascontiguousarray(words.T).view(np.uint8)[:, :width].tobytes()
-
 
 # Value encodings that round, by name; all but the last are names of dtypes, too.
 NARROW = ("float32", "float16", "bfloat16", "int8_scaled")
@@ -144,7 +67,7 @@ def encode_values(values: Array, encoding: str) -> bytes:
     """
     flat = np.ascontiguousarray(values).reshape(-1)
     if encoding == "bfloat16":
-        return floats.bits_from_float(flat).astype("<u2").tobytes()
+        return bits_from_float(flat).astype("<u2").tobytes()
     if encoding != "int8_scaled":
         with np.errstate(over="ignore", under="ignore"):
             return flat.astype(_wire_type(encoding)).tobytes()

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Union
 
+import numpy as np
+
 from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import checked_integer, shown
 from sparseagg._internal.base.foreign import Array
@@ -15,19 +17,16 @@ from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding
 from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.options import DTYPES
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.updates.arrays import TensorData
+from sparseagg._internal.updates.arrays import TensorData, misfit
 from sparseagg._internal.updates.contributors import Batch
-from sparseagg._internal.updates.wire_values import misfit
 from sparseagg._internal.wire.columns import (
     NARROW,
     SCALE_BLOCK,
-    Gaps,
     encode_values,
     first_misfit,
-    strictly_ascends,
     widens,
 )
-from sparseagg._internal.wire.message import Bulk, ChunkMessage, bulk_of
+from sparseagg._internal.wire.message import SLICE_COLUMNS, Bulk, field_number
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -78,6 +77,8 @@ class WireFormat:
     def encode_keys(self, keys: Array) -> tuple[str, int, Bulk]:
         """Encodes keys in the smallest encoding. The plain encoding, which wins a tie, borrows the keys.
 
+        Only the engine packs keys: without one in this installation, they are sent plain.
+
         Args:
             keys: uint32 or uint64, shape (n,), contiguous and little-endian.
 
@@ -85,20 +86,11 @@ class WireFormat:
             The encoding's name in ``KeyEncoding`` of the proto, first_key, and the bytes.
         """
         plain = f"U{keys.dtype.itemsize * 8}"
-        if not self.keys or len(keys) == 0:
-            return plain, 0, bulk_of(keys)
-        engine = extension.find()
+        engine = extension.find() if self.keys and len(keys) else None
         if engine is not None:
             name, data = engine.encode_keys(keys, *(each in self.keys for each in _ALL_KEYS))
-            return (plain, 0, bulk_of(keys)) if name == "plain" else (name.upper(), int(keys[0]), data)
-        if not strictly_ascends(keys):
-            return plain, 0, bulk_of(keys)
-        first = int(keys[0])
-        if "implicit" in self.keys and int(keys[-1]) - first == len(keys) - 1:
-            return "IMPLICIT", first, b""
-        gaps = Gaps(keys) if "delta_bitpacked" in self.keys else None
-        if gaps is not None and gaps.num_bytes < keys.nbytes:
-            return "DELTA_BITPACKED", first, gaps.encode()
+            if name != "plain":
+                return name.upper(), int(keys[0]), data
         return plain, 0, bulk_of(keys)
 
 
@@ -333,3 +325,66 @@ def _slice(data: TensorData, start: int, stop: int, wire: WireFormat) -> tuple[p
         num_keys=stop - start,
     )
     return head, keys, values
+
+
+def bulk_of(array: Array) -> Bulk:
+    """Returns an array's bytes; a contiguous array is not copied."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+_CHUNK, _SLICES = field_number(pb.AggregateRequest, "chunk"), field_number(pb.UpdateChunk, "slices")
+
+
+@dataclasses.dataclass(frozen=True)
+class ChunkMessage:
+    """An ``UpdateChunk`` or ``SubmitBatchRequest`` that borrows keys and values, unlike one of Protocol Buffers.
+
+    Attributes:
+        head: the message without its slices.
+        slices: for each slice the message without keys and values, the keys, and the values.
+        end_bytes: bytes of the caller's arrays up to the end of this chunk, for the progress.
+    """
+
+    head: pb.UpdateChunk | pb.SubmitBatchRequest
+    slices: list[tuple[pb.TensorSlice, Bulk, Bulk]]
+    end_bytes: int
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the submission has no further chunk."""
+        return not isinstance(self.head, pb.UpdateChunk) or self.head.last
+
+    def serialise(self) -> bytes:
+        """Returns the bytes of the message."""
+        return b"".join(self._parts())
+
+    def serialise_for_aggregate(self) -> bytes:
+        """Returns the bytes of an ``AggregateRequest`` that has this chunk."""
+        parts = self._parts()
+        head = _head_of_field(_CHUNK, sum(map(len, parts)))
+        return b"".join([head, *parts])
+
+    def _parts(self) -> list[Bulk]:
+        parts: list[Bulk] = [self.head.SerializeToString()]
+        for slice_head, keys, values in self.slices:
+            inner: list[Bulk] = [slice_head.SerializeToString()]
+            _append_field(inner, SLICE_COLUMNS[0], keys)
+            _append_field(inner, SLICE_COLUMNS[1], values)
+            parts.append(_head_of_field(_SLICES, sum(map(len, inner))))
+            parts += inner
+        return parts
+
+
+def _append_field(parts: list[Bulk], number: int, data: Bulk) -> None:
+    if len(data) > 0:
+        parts += [_head_of_field(number, len(data)), data]
+
+
+def _head_of_field(number: int, size: int) -> bytes:
+    """Returns tag and length of a length-delimited field of ``size`` bytes."""
+    head = bytearray([number << 3 | 2])
+    while size >= 0x80:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return bytes(head)

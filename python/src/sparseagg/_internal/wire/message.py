@@ -1,4 +1,4 @@
-"""Messages with bulk bytes that protobuf does not copy: chunks, pages of results, and blocks of partials."""
+"""Messages that arrive with bulk bytes, which protobuf would copy: pages of results and exports, blocks of partials."""
 
 from __future__ import annotations
 
@@ -7,87 +7,25 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Union
 
-import numpy as np
 from google.protobuf.message import Message
 
-from sparseagg._internal.base.foreign import Array
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 
-def _number(message: type[Message], field: str) -> int:
+def field_number(message: type[Message], field: str) -> int:
+    """Returns the number of a message's field."""
     return int(message.DESCRIPTOR.fields_by_name[field].number)
 
 
 _SMALL_BYTES = 1 << 14  # messages below this are parsed whole: that takes less time than to find their parts
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
-_SLICE = _number(pb.ResultPage, "slice")
-_COLUMNS = tuple(_number(pb.ResultPage, name) for name in ("counts", "weights", "moments"))
-_SLICE_COLUMNS = (_number(pb.TensorSlice, "keys"), _number(pb.TensorSlice, "values"))
-_CHUNK, _SLICES = _number(pb.AggregateRequest, "chunk"), _number(pb.UpdateChunk, "slices")
+_SLICE = field_number(pb.ResultPage, "slice")
+_COLUMNS = tuple(field_number(pb.ResultPage, name) for name in ("counts", "weights", "moments"))
+SLICE_COLUMNS = (field_number(pb.TensorSlice, "keys"), field_number(pb.TensorSlice, "values"))
 
 
 Bulk = Union[bytes, memoryview]  # of bytes
-
-
-def bulk_of(array: Array) -> Bulk:
-    """Returns an array's bytes; a contiguous array is not copied."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-@dataclasses.dataclass(frozen=True)
-class ChunkMessage:
-    """An ``UpdateChunk`` or ``SubmitBatchRequest`` that borrows keys and values, unlike one of Protocol Buffers.
-
-    Attributes:
-        head: the message without its slices.
-        slices: for each slice the message without keys and values, the keys, and the values.
-        end_bytes: bytes of the caller's arrays up to the end of this chunk, for the progress.
-    """
-
-    head: pb.UpdateChunk | pb.SubmitBatchRequest
-    slices: list[tuple[pb.TensorSlice, Bulk, Bulk]]
-    end_bytes: int
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the submission has no further chunk."""
-        return not isinstance(self.head, pb.UpdateChunk) or self.head.last
-
-    def serialise(self) -> bytes:
-        """Returns the bytes of the message."""
-        return b"".join(self._parts())
-
-    def serialise_for_aggregate(self) -> bytes:
-        """Returns the bytes of an ``AggregateRequest`` that has this chunk."""
-        parts = self._parts()
-        head = _head_of_field(_CHUNK, sum(map(len, parts)))
-        return b"".join([head, *parts])
-
-    def _parts(self) -> list[Bulk]:
-        parts: list[Bulk] = [self.head.SerializeToString()]
-        for slice_head, keys, values in self.slices:
-            inner: list[Bulk] = [slice_head.SerializeToString()]
-            _append_field(inner, _SLICE_COLUMNS[0], keys)
-            _append_field(inner, _SLICE_COLUMNS[1], values)
-            parts.append(_head_of_field(_SLICES, sum(map(len, inner))))
-            parts += inner
-        return parts
-
-
-def _append_field(parts: list[Bulk], number: int, data: Bulk) -> None:
-    if len(data) > 0:
-        parts += [_head_of_field(number, len(data)), data]
-
-
-def _head_of_field(number: int, size: int) -> bytes:
-    """Returns tag and length of a length-delimited field of ``size`` bytes."""
-    head = bytearray([number << 3 | 2])
-    while size >= 0x80:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    head.append(size)
-    return bytes(head)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,9 +61,9 @@ def parse_page(data: bytes) -> Page:
         return Page.of(pb.ResultPage.FromString(data))
     rest, found = _split(memoryview(data), (_SLICE, *_COLUMNS))
     head = pb.ResultPage.FromString(rest)
-    slice_rest, slice_found = _split(found.get(_SLICE, memoryview(b"")), _SLICE_COLUMNS)
+    slice_rest, slice_found = _split(found.get(_SLICE, memoryview(b"")), SLICE_COLUMNS)
     head.slice.ParseFromString(slice_rest)
-    columns = [slice_found.get(number, b"") for number in _SLICE_COLUMNS]
+    columns = [slice_found.get(number, b"") for number in SLICE_COLUMNS]
     columns += [found.get(number, b"") for number in _COLUMNS]
     return Page(head, *columns)
 
@@ -155,12 +93,12 @@ def parse_exported(data: bytes) -> ExportedColumns:
     Raises:
         ValueError: as of ``parse_page``.
     """
-    number = _number(pb.ExportedSubmissions, "slice")
+    number = field_number(pb.ExportedSubmissions, "slice")
     rest, found = _split(memoryview(data), (number,))
     head = pb.ExportedSubmissions.FromString(rest)
-    slice_rest, columns = _split(found.get(number, memoryview(b"")), _SLICE_COLUMNS)
+    slice_rest, columns = _split(found.get(number, memoryview(b"")), SLICE_COLUMNS)
     head.slice.ParseFromString(slice_rest)
-    return ExportedColumns(head, *(columns.get(column, b"") for column in _SLICE_COLUMNS))
+    return ExportedColumns(head, *(columns.get(column, b"") for column in SLICE_COLUMNS))
 
 
 def _split(message: memoryview, numbers: tuple[int, ...]) -> tuple[bytes, dict[int, memoryview]]:
