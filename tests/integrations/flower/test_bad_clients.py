@@ -18,7 +18,7 @@ from sparseagg.flower import (
     SparseKrum,
     sparse_mod,
 )
-from sparseagg.flower.records import CONFIG, sparse_arrays
+from sparseagg.flower.model import CONFIG, sparse_arrays
 
 NODES = 5
 BAD = 2

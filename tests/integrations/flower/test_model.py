@@ -9,8 +9,7 @@ import pytest
 from flwr.app import Array
 from sparseagg.flower.downlink import Copies
 from sparseagg.flower.merge import Merge, changed_rows
-from sparseagg.flower.model import Table
-from sparseagg.flower.records import to_array, view
+from sparseagg.flower.model import Table, to_array, view
 
 SEED = 26
 

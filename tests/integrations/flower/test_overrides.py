@@ -17,7 +17,7 @@ from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedMedian
 from local_grid import LocalGrid, start
 from sparseagg.flower import SparseFedAvg, SparseMixin, legacy, sparse_mod
-from sparseagg.flower.records import CONFIG
+from sparseagg.flower.model import CONFIG
 
 NODES = 6
 SPARSE = ["embedding.weight"]

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from local_grid import LocalGrid, start
 from sparseagg.cluster import Cluster
 from sparseagg.flower import SparseFedAvg, sparse_mod
-from sparseagg.flower.records import CONFIG
+from sparseagg.flower.model import CONFIG
 
 NODES = 6
 SPARSE = ["embedding.weight"]

@@ -17,10 +17,9 @@ import sparseagg as sa
 from every_client import digest, one
 from real_server import REPOSITORY, server_binary
 from sparseagg._internal.spec.bounds import home_of
-from sparseagg.cluster import Cluster, ray_servers
+from sparseagg.cluster import Cluster, server_keeper
 from sparseagg.cluster.plan import ranges_of_counts
-from sparseagg.cluster.ray_servers import ray_session
-from sparseagg.cluster.server_keeper import ServerKeeper
+from sparseagg.cluster.server_keeper import ServerKeeper, ray_session
 
 CLIENTS = [f"client-{i}" for i in range(20)]
 SPEC = one(op="mean", num_rows=1000, return_counts=True)
@@ -274,9 +273,9 @@ def test_server_of_ray_starts_only_where_its_directory_can_be(monkeypatch, tmp_p
     util = types.ModuleType("ray.util")
     util.get_node_ip_address = lambda: "127.0.0.1"
     monkeypatch.setitem(sys.modules, "ray.util", util)
-    monkeypatch.setattr(ray_servers, "_READY_S", 0.5)
+    monkeypatch.setattr(server_keeper, "_RAY_READY_S", 0.5)
     missing = tmp_path / "data"
-    actor = ray_servers._ServerActor(str(missing / "server-0"), None, [])
+    actor = server_keeper._ServerActor(str(missing / "server-0"), None, [])
     try:
         with pytest.raises(sa.errors.FailedPreconditionError, match=str(missing)):
             actor.home()

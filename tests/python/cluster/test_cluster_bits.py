@@ -18,7 +18,7 @@ from every_client import digest
 from random_cuts import with_random_cuts
 from random_rounds import as_reference, error_of, random_pools, random_spec, random_updates
 from sparseagg.cluster import Cluster
-from sparseagg.cluster.ray_servers import ray_session
+from sparseagg.cluster.server_keeper import ray_session
 
 SERVERS = (1, 2, 4, 8)
 RANGES = (1, 3, 8)

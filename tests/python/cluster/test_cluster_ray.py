@@ -14,7 +14,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest, one
 from real_server import REPOSITORY
-from sparseagg.cluster import Cluster, executor, ray_servers
+from sparseagg.cluster import Cluster, range_merge, server_keeper
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: make test-ray")
 
@@ -137,15 +137,15 @@ class Deadly:
 
 
 def test_retries_are_bounded(ray, tmp_path, monkeypatch):
-    monkeypatch.setattr(executor, "_RETRIES", 1)
-    reducers = executor.RayExecutor(ray, [], 1, 0, 0)
+    monkeypatch.setattr(range_merge, "_RETRIES", 1)
+    reducers = range_merge.RayExecutor(ray, [], 1, 0, 0)
     try:
         with pytest.raises(sa.errors.UnavailableError, match="2 times over a range"):
             reducers.run([Deadly(tmp_path / "deaths")], time.monotonic() + 60)
     finally:
         reducers.close()
     assert (tmp_path / "deaths").read_text() == "xx"
-    monkeypatch.setattr(ray_servers, "_RETRIES", 7)
+    monkeypatch.setattr(server_keeper, "_RETRIES", 7)
     with Cluster(1, executor="ray", server_cpus=0, **NO_CPUS) as cluster:
         assert cluster._started.actors[0]._ray_max_task_retries == 7
 

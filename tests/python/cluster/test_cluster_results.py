@@ -16,7 +16,7 @@ from every_client import digest
 from real_server import stop
 from sparseagg.cluster import Cluster
 from sparseagg.cluster.exchange import put_result_range, result_range
-from sparseagg.cluster.ray_servers import ray_session
+from sparseagg.cluster.server_keeper import ray_session
 from sparseagg.v1 import aggregation_pb2 as pb
 
 CLIENTS = [f"client-{i}" for i in range(12)]

@@ -100,7 +100,7 @@ def test_demo_of_no_rounds_is_refused(tmp_path, server, capsys, rounds):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("flags", [["--servers", "0"], ["--servers", "2", "--pull"], ["--servers", "2", "--address"]])
+@pytest.mark.parametrize("flags", [["--servers", "0"], ["--servers", "2", "--address"]])
 def test_demo_of_impossible_servers_is_refused(tmp_path, server, capsys, flags):
     address = [server.address] if flags[-1] == "--address" else []
     assert main(["demo", "--out", str(tmp_path / "out"), *flags, *address]) == 1
@@ -183,16 +183,3 @@ def test_vocabulary_keeps_what_two_clients_share(client):
     assert learned.encode(["secret", "z", "y", "x", "y"]).tolist() == [1, 0, 0]
     with pytest.raises(ValueError, match="share"):
         corpus.learn_vocabulary(client, texts[:1], 2, concurrency=1)
-
-
-# ---- the demo whose clients are workers ----
-
-
-def test_demo_pull_agrees_though_worker_processes_are_killed(tmp_path):
-    flags = ["--server", server_binary(), "--quick", "--pull", "--clients", "12", "--rounds", "2"]
-    status, lines = run_demo(tmp_path, *flags)
-    assert status == 0
-    summary = json.loads(lines[-1])
-    assert summary["reference_equal"] is True
-    assert summary["kills"] == 2
-    assert summary["loss_last"] < summary["loss_first"]

@@ -28,7 +28,7 @@ COORDINATOR = """
 import itertools, os, signal, sys
 import sparseagg as sa
 from sparseagg._internal.client.blocking_client import Round
-from sparseagg.cluster import Cluster, cluster_round, executor, published, range_merge
+from sparseagg.cluster import Cluster, cluster_round, published, range_merge
 from crash.cluster_cycle import RETRY
 
 addresses, name, ranges, at = sys.argv[1].split(","), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -49,7 +49,7 @@ def deadly(call):
 Round.seal = deadly(Round.seal)
 range_merge.count_keys = deadly(range_merge.count_keys)
 published.put_result_range = deadly(published.put_result_range)
-executor.run_task = deadly(executor.run_task)
+range_merge.run_task = deadly(range_merge.run_task)
 cluster_round.end_round = deadly(cluster_round.end_round)
 if ray_address:  # its actors merge, and end with it
     ray.util.ActorPool.submit = deadly(ray.util.ActorPool.submit)

@@ -19,10 +19,9 @@ from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer, home_of
 from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
 from sparseagg._internal.updates.contributors import ClientId
 from sparseagg.cluster.cluster_round import ClusterRound
-from sparseagg.cluster.executor import Executor, LocalExecutor, RayExecutor
 from sparseagg.cluster.plan import Plan, on_all
-from sparseagg.cluster.ray_servers import RayServers, ray_session
-from sparseagg.cluster.server_keeper import LocalServers
+from sparseagg.cluster.range_merge import Executor, LocalExecutor, RayExecutor
+from sparseagg.cluster.server_keeper import LocalServers, RayServers, ray_session
 from sparseagg.cluster.server_rounds import server_spec
 from sparseagg.errors import (
     DeadlineExceededError,

@@ -23,14 +23,20 @@ from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.bounds import home_of
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
 from sparseagg.cluster import published
-from sparseagg.cluster.certificate import RoundCertificate, certify
-from sparseagg.cluster.executor import Executor
 from sparseagg.cluster.join import join_ranges, rows_between
 from sparseagg.cluster.plan import Plan, cuts_of_counts, on_all
-from sparseagg.cluster.published import Listed, Part, end_round, name_of_clients, read_list, read_part
-from sparseagg.cluster.range_merge import RangeMerge, result_of_nothing
-from sparseagg.cluster.server_rounds import cluster_info, cluster_spec
-from sparseagg.cluster.tables import dataset_of, write_parts
+from sparseagg.cluster.published import (
+    Listed,
+    Part,
+    dataset_of,
+    end_round,
+    name_of_clients,
+    read_list,
+    read_part,
+    write_parts,
+)
+from sparseagg.cluster.range_merge import Executor, RangeMerge, result_of_nothing
+from sparseagg.cluster.server_rounds import RoundCertificate, certify, cluster_info, cluster_spec
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 
 _LOCATE_S = 30.0  # that a handle waits for a server that starts elsewhere

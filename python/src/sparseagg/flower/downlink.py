@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from sparseagg.flower.model import Model
-from sparseagg.flower.records import CONFIG, sparse_arrays
+from sparseagg.flower.model import CONFIG, Model, sparse_arrays
 from sparseagg.history import RowHistory
 
 _KEPT_VERSIONS = 2  # of a model; a slow client's message may be one version behind the newest

@@ -24,8 +24,7 @@ from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import difference_spec, difference_to, stepped
-from sparseagg.flower.model import Model, Table
-from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, sparse_layout, update_of
+from sparseagg.flower.model import CONFIG, NEEDS_WHOLE, Model, Table, sparse_layout, update_of
 from sparseagg.flower.replies import NO_MOD, arrays_of, averaged, without_arrays
 from sparseagg.optimizers import RowOptimizer
 

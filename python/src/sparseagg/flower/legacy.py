@@ -27,8 +27,7 @@ from sparseagg._internal.base.types import Op
 from sparseagg._internal.spec.options import is_like
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.flower.merge import Merge, changed_rows
-from sparseagg.flower.model import Table
-from sparseagg.flower.records import view
+from sparseagg.flower.model import Table, view
 from sparseagg.flower.replies import check_goes_on
 from sparseagg.optimizers import RowOptimizer
 

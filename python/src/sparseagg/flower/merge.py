@@ -19,8 +19,7 @@ from sparseagg._internal.updates.contributors import naming_client
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite, difference, split_on_nonfinite, unchanged
 from sparseagg.cluster import ClusterClient, ClusterRound
 from sparseagg.cluster.cluster import Rule, check_rule, finish_by_rule
-from sparseagg.flower.model import Table
-from sparseagg.flower.records import to_array
+from sparseagg.flower.model import Table, to_array
 from sparseagg.optimizers import RowOptimizer
 from sparseagg.robust import ClientWeights
 

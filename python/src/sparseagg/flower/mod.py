@@ -17,7 +17,7 @@ from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite
 from sparseagg.flower.downlink import Copies
 from sparseagg.flower.merge import changed_rows, check_shape
-from sparseagg.flower.records import (
+from sparseagg.flower.model import (
     CONFIG,
     KEYS,
     NEEDS_WHOLE,

@@ -1,15 +1,37 @@
-"""The server's model: immutable tables, so that the arrays of earlier rounds stay what they were."""
+"""The model as server and clients exchange it: arrays and keys in Flower's records, and the server's tables.
+
+A sparse tensor ``name`` is two arrays of an ``ArrayRecord``: ``name:keys`` and ``name:rows``. One record of
+configuration, ``CONFIG``, goes with every message and reply:
+
+    to a client     model, version    which model this is; the client's copy has this version afterwards
+                    since             the copy that the rows are based on: at least this version; -1: the model is whole
+                    partial           whether the node was sent only those of the changed rows that it uses
+                    own               whether the nodes of a machine have copies of their own
+                    names             all tensors, in the order of the model
+                    rows, elements    the sparse ones among them, whose keys are rows or elements; no list is empty
+                    arrays, weight    where the model is, and what the client's weight is called
+                    round             (only with a server) the handle to submit to
+    to the server   model, partial    as above
+                    client            the id of the client's submission, which sets the order of sums
+                    version           of the client's copy; -1: it keeps none
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import io
+from collections.abc import Collection, Iterable, Mapping
+from logging import WARNING
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
+from flwr.supercore import log
 
-from sparseagg.flower.records import to_array, view, with_rows
+import sparseagg as sa
+from sparseagg._internal.base.types import Op
+from sparseagg._internal.spec.of_model import Names
+from sparseagg.errors import InvalidArgumentError
 
 _BLOCK = 1 << 14  # rows
 
@@ -159,3 +181,155 @@ class Model:
     def has(self, name: str, array: Array) -> bool:
         """Returns whether an array of a tensor's shape and dtype is the model's, or a copy of it."""
         return array is self._arrays[name] or array.data == self._arrays[name].data
+
+
+CONFIG = "sparseagg"
+KEYS, ROWS = ":keys", ":rows"
+# Flower's code for a client-side mod that cannot do its work (flwr.common.constant.ErrorCode.MOD_FAILED_PRECONDITION).
+PRECONDITION = 6
+# How the error of a client begins that has lost its copy of the model. The strategy sends it the whole model.
+NEEDS_WHOLE = "sparseagg: the whole model is needed"
+
+_NUMPY = "numpy.ndarray"  # the only serialization that Flower has
+
+
+def view(array: Array, what: str = "an array") -> Any:
+    """Returns the values of a record's array, read-only, without copying them as ``Array.numpy`` does.
+
+    Raises:
+        InvalidArgumentError: the bytes are no array of numbers; the message begins with ``what``.
+    """
+    if array.stype != _NUMPY:
+        raise InvalidArgumentError(f"{what}: it is serialized as {array.stype!r}, not as {_NUMPY!r}")
+    try:
+        return _values(array.data, array.data)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"{what}: {len(array.data)} bytes cannot be read as an array: {error}") from error
+
+
+def _values(data: bytes, buffer: Any) -> Any:
+    """Returns the values in a buffer that has the same content as ``data``, or once had."""
+    header = io.BytesIO(data[:4096])
+    version = np.lib.format.read_magic(header)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, is_fortran, dtype = read(header)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"values of dtype {dtype} are no real numbers")
+    flat = np.frombuffer(buffer, dtype, offset=header.tell())
+    return flat.reshape(shape, order="F" if is_fortran else "C")
+
+
+def with_rows(array: Array, width: int, keys: Any, rows: Any) -> Array:
+    """Returns an array in C order with other rows at some keys; its bytes are copied once."""
+    stream = io.BytesIO(array.data)
+    with stream.getbuffer() as buffer:  # the copy
+        _values(array.data, buffer).reshape(-1, width)[keys] = rows
+    return Array(dtype=array.dtype, shape=tuple(array.shape), stype=_NUMPY, data=stream.getvalue())
+
+
+def to_array(values: Any) -> Array:
+    """Returns values as a record's array; the values are copied once, where ``Array(values)`` does so twice."""
+    values = np.asarray(values)
+    if not values.flags.c_contiguous:
+        values = values.copy(order="C")  # ascontiguousarray would make an array of one axis from a scalar
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
+    data = b"".join([header.getvalue(), values.data if values.size else b""])
+    return Array(dtype=str(values.dtype), shape=tuple(values.shape), stype=_NUMPY, data=data)
+
+
+def sparse_arrays(name: str, keys: Any, rows: Any) -> dict[str, Array]:
+    """Returns the two arrays of a sparse tensor; keys are uint32 where they fit."""
+    keys = np.asarray(keys)
+    narrow = not keys.size or int(keys.max()) < 1 << 32
+    return {name + KEYS: to_array(keys.astype(np.uint32 if narrow else np.uint64)), name + ROWS: to_array(rows)}
+
+
+def tied_names(arrays: Mapping[str, Array], listed: Collection[str]) -> dict[str, str]:
+    """Returns the names of tied weights, of which the model has a copy for each name: {name: the one in ``listed``}.
+
+    Arrays are taken for tied that have the same shape and bytes when training begins; with one value throughout, such
+    as 0, only those of two axes and more. If they are not, nothing is wrong with a mean: their updates are sparse, too.
+    """
+    by_form: dict[Any, list[str]] = {}
+    for name in listed:
+        by_form.setdefault(_form_of(arrays[name]), []).append(name)
+    tied: dict[str, str] = {}
+    for name, array in arrays.items():
+        candidates = [] if name in listed else by_form.get(_form_of(array), [])
+        first = next((one for one in candidates if arrays[one].data == array.data), None)
+        if first is not None and (len(array.shape) > 1 or not is_constant(array)):
+            tied[name] = first
+    return tied
+
+
+def is_constant(array: Array) -> bool:
+    """Returns whether an array has one value throughout."""
+    values = view(array).reshape(-1)
+    return not (values != values[:1]).any()
+
+
+def _form_of(array: Array) -> tuple[Any, ...]:
+    return array.dtype, tuple(array.shape), array.data[-64:]
+
+
+def update_of(arrays: ArrayRecord, names: Iterable[str]) -> Mapping[str, Any]:
+    """Returns the arrays of a record by tensor: (keys, rows) of a sparse one, else its values.
+
+    Raises:
+        InvalidArgumentError: an array belongs to no tensor of ``names``, or a tensor has keys without rows.
+    """
+    known, update = set(names), {}
+    for name, array in arrays.items():
+        if name in known:
+            update[name] = view(array, f"tensor {name!r}")
+            continue
+        tensor, colon, part = name.rpartition(":")
+        if tensor not in known or colon + part not in (KEYS, ROWS):
+            raise InvalidArgumentError(f"unknown tensor {name!r}; the model has {', '.join(map(repr, names))}")
+        if tensor + KEYS not in arrays or tensor + ROWS not in arrays:
+            raise InvalidArgumentError(f"tensor {tensor!r} has {name!r} alone; keys and rows come together")
+        if colon + part == KEYS:
+            update[tensor] = (
+                view(array, f"keys of tensor {tensor!r}"),
+                view(arrays[tensor + ROWS], f"rows of tensor {tensor!r}"),
+            )
+    return update
+
+
+def sparse_layout(
+    arrays: ArrayRecord, sparse: Names, elements: Names, op: Op, arrays_key: str, weight_key: str
+) -> tuple[dict[str, int], dict[str, Any]]:
+    """Returns the sparse tensors with the widths of their rows, and what clients need to know.
+
+    Args:
+        arrays: the model.
+        sparse, elements, op: as of ``SparseMixin``.
+        arrays_key, weight_key: what the records of the model and of a client's weight are called.
+    """
+    shapes = {name: np.broadcast_to(np.float32(0), array.shape) for name, array in arrays.items()}
+    shapes = {name: array for name, array in shapes.items() if array.size}
+    spec = sa.RoundSpec.like(shapes, sparse, elements=elements)
+    widths = {tensor.name: tensor.row_width for tensor in spec.tensors if tensor.layout == "sparse"}
+    by_element = {tensor.name for tensor in sa.RoundSpec.like(shapes, sparse).tensors if tensor.layout == "dense"}
+    for name, first in tied_names(arrays, widths).items():
+        if is_constant(arrays[name]) and op != "mean":
+            log(
+                WARNING,
+                "tensor %r has the one value of %r throughout, and is merged as a whole: if the two are tied weights, "
+                "add it to sparse or elements",
+                name,
+                first,
+            )
+            continue
+        widths[name] = widths[first]
+        if first not in by_element:
+            by_element.discard(name)
+    lists = {
+        "names": list(arrays),
+        "rows": [name for name in widths if name not in by_element],
+        "elements": [name for name in widths if name in by_element],
+    }
+    # Without empty lists, of which Flower's ConfigRecord cannot count the bytes (1.42).
+    settings = {name: value for name, value in lists.items() if value}
+    return widths, {**settings, "arrays": arrays_key, "weight": weight_key}

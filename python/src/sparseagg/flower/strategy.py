@@ -23,10 +23,10 @@ from sparseagg.cluster import ClusterClient
 from sparseagg.cluster.cluster import Rule, ServerArgument, server_client
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import Merge, changed_rows
-from sparseagg.flower.model import Model, Table
-from sparseagg.flower.records import CONFIG, NEEDS_WHOLE, sparse_layout, update_of
+from sparseagg.flower.model import CONFIG, NEEDS_WHOLE, Model, Table, sparse_layout, update_of
 from sparseagg.flower.replies import (
     NO_MOD,
+    StreamingGrid,
     arrays_of,
     averaged,
     check_goes_on,
@@ -34,7 +34,6 @@ from sparseagg.flower.replies import (
     with_usable_metrics,
     without_arrays,
 )
-from sparseagg.flower.streaming_grid import StreamingGrid
 from sparseagg.optimizers import RowOptimizer
 
 _MOST_SHOWN = 5  # dense tensors in the log

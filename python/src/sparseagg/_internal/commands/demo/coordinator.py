@@ -5,12 +5,12 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import time
-from typing import NamedTuple
+
+import numpy as np
 
 from sparseagg._internal.client.blocking_client import Client, Round
 from sparseagg._internal.client.progress import ProgressBar
-from sparseagg._internal.commands.demo.model import ClientData, Model, Submitted
-from sparseagg._internal.commands.demo.pull_worker import update_of
+from sparseagg._internal.commands.demo.model import ClientData, Model, Submitted, client_gradient
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster import Cluster, ClusterRound
@@ -36,13 +36,6 @@ class RoundReport:
     download_ms: float
     apply_ms: float
     wall_ms: float
-
-
-class ClientFigures(NamedTuple):
-    """The seconds that one client took for its update."""
-
-    compute_s: float
-    upload_s: float  # 0 where a worker uploads, who does not say
 
 
 class Coordinator:
@@ -90,8 +83,18 @@ class Coordinator:
         """
         start = time.perf_counter()
         opened = self._client.create_round(self.spec)
-        with ProgressBar(label, len(self._data), "clients") as bar:
-            figures, submitted = self._collect(opened, number, bar, keep)
+        compute_s = upload_s = 0.0
+        submitted: dict[str, Submitted] = {}
+        with (
+            ProgressBar(label, len(self._data), "clients") as bar,
+            concurrent.futures.ThreadPoolExecutor(self._concurrency) as pool,
+        ):
+            parts = pool.map(lambda k: self._take_part(opened, number, k), range(len(self._data)))
+            for name, (update, computed_s, uploaded_s) in zip(self._names, parts):
+                compute_s, upload_s = compute_s + computed_s, upload_s + uploaded_s
+                if keep and update is not None:
+                    submitted[name] = update
+                bar.advance()
         closing = time.perf_counter()
         result = opened.finish()
         merge_s = result.info.timeline.finish
@@ -102,7 +105,6 @@ class Coordinator:
             if tensor.values is not None:
                 self._model.apply(name, tensor.keys, tensor.values)
             keys += len(tensor)
-        self._applied(number, result)
         apply_s = time.perf_counter() - applying
         opened.delete()
         info = result.info
@@ -114,8 +116,8 @@ class Coordinator:
             keys=keys,
             bytes_sparse=info.num_bytes,
             bytes_dense=row_bytes * info.num_submissions,
-            compute_ms=1e3 * sum(each.compute_s for each in figures),
-            upload_ms=1e3 * sum(each.upload_s for each in figures),
+            compute_ms=1e3 * compute_s,
+            upload_ms=1e3 * upload_s,
             merge_ms=1e3 * merge_s,
             download_ms=1e3 * max(0.0, download_s),
             apply_ms=1e3 * apply_s,
@@ -123,33 +125,19 @@ class Coordinator:
         )
         return report, result, submitted
 
-    def _collect(
-        self, opened: Round | ClusterRound, number: int, bar: ProgressBar, keep: bool
-    ) -> tuple[list[ClientFigures], dict[str, Submitted]]:
-        """Has all clients submit. Returns their figures, and their submissions by client id if they are to be kept."""
-        figures: list[ClientFigures] = []
-        submitted: dict[str, Submitted] = {}
-        with concurrent.futures.ThreadPoolExecutor(self._concurrency) as pool:
-            numbers = range(len(self._data))
-            for k, (update, times) in enumerate(pool.map(lambda k: self._take_part(opened, number, k), numbers)):
-                figures.append(times)
-                if keep and update is not None:
-                    submitted[self._names[k]] = update
-                bar.advance()
-        return figures, submitted
-
-    def _applied(self, number: int, result: Result) -> None:
-        """Called when the result of a round is applied to the model."""
-
-    def _update(self, number: int, k: int) -> Submitted | None:
-        return update_of(self._model, self._data, k, self._max_pairs, self._seed, number)
-
-    def _take_part(self, opened: Round | ClusterRound, number: int, k: int) -> tuple[Submitted | None, ClientFigures]:
-        """Runs client k's part of a round. Returns the submission and its times."""
+    def _take_part(self, opened: Round | ClusterRound, number: int, k: int) -> tuple[Submitted | None, float, float]:
+        """Runs client k's part of a round. Returns the submission, if its text has an example, and the seconds."""
         start = time.perf_counter()
-        update = self._update(number, k)
+        gradient = client_gradient(
+            self._model, self._data[k], self._max_pairs, np.random.default_rng([self._seed, number, k])
+        )
         computed = time.perf_counter()
-        if update is None:
-            return None, ClientFigures(computed - start, 0.0)
+        if gradient is None:
+            return None, computed - start, 0.0
+        tensors = {
+            "input": (gradient.input_keys, gradient.input_rows),
+            "output": (gradient.output_keys, gradient.output_rows),
+        }
+        update = tensors, float(gradient.num_pairs)
         opened.submit(self._names[k], *update)
-        return update, ClientFigures(computed - start, time.perf_counter() - computed)
+        return update, computed - start, time.perf_counter() - computed

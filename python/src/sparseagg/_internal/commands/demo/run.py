@@ -1,4 +1,4 @@
-"""The demo from beginning to end."""
+"""The demo from beginning to end, with its table and its plot."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import json
 import pathlib
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sparseagg._internal.client.blocking_client import Client
-from sparseagg._internal.commands.demo import corpus, report
-from sparseagg._internal.commands.demo.coordinator import Coordinator
+from sparseagg._internal.commands.demo import corpus
+from sparseagg._internal.commands.demo.coordinator import Coordinator, RoundReport
 from sparseagg._internal.commands.demo.corpus import learn_vocabulary
 from sparseagg._internal.commands.demo.model import ClientData, HeldOut, Model, differences
-from sparseagg._internal.commands.demo.pull import PullCoordinator
 from sparseagg._internal.commands.parser import put
 from sparseagg._internal.local.server import Server
 from sparseagg.cluster import Cluster
@@ -42,7 +42,6 @@ class Options:
     concurrency: int = 4
     learning_rate: float = 0.1
     seed: int = 0
-    pull: bool = False
     servers: int = 1
 
 
@@ -65,11 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out", default=default.out, metavar="DIR", help="folder to write the plot to (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--pull",
-        action="store_true",
-        help="run clients as worker processes that lease tasks; one is killed in each round",
     )
     parser.add_argument(
         "--servers", type=int, help="start so many servers; clients submit to their home servers (default: 1)"
@@ -110,8 +104,8 @@ def run(options: Options) -> int:
         raise InvalidArgumentError(f"rounds must be a number from 1 on, got {options.rounds}")
     if options.servers < 1:
         raise InvalidArgumentError(f"servers must be a number from 1 on, got {options.servers}")
-    if options.servers > 1 and (options.pull or options.address is not None):
-        raise InvalidArgumentError(f"servers {options.servers} goes neither with pull nor with the address of a server")
+    if options.servers > 1 and options.address is not None:
+        raise InvalidArgumentError(f"servers {options.servers} does not go with the address of a server")
     start = time.perf_counter()
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -124,7 +118,7 @@ def run(options: Options) -> int:
         client = stack.enter_context(Client(addresses[0]))
         cluster = stack.enter_context(Cluster(addresses)) if options.servers > 1 else None
         stack.enter_context(_single_threaded_algebra())
-        summary = _train(options, texts, client, cluster, out, stack)
+        summary = _train(options, texts, client, cluster, out)
     summary["seconds"] = round(time.perf_counter() - start, 1)
     problems = summary.pop("problems")
     for problem in problems:
@@ -152,7 +146,6 @@ def _train(
     client: Client,
     cluster: Cluster | None,
     out: pathlib.Path,
-    stack: contextlib.ExitStack,
 ) -> dict[str, Any]:
     server = client.server_info()
     num_tokens = sum(len(text.tokens) for text in texts.clients)
@@ -168,22 +161,18 @@ def _train(
     )
     model = Model(vocabulary, options.width, options.learning_rate, options.seed)
     held_out = HeldOut(model, [vocabulary.encode(text.tokens) for text in texts.held_out], options.seed)
-    arguments: dict[str, Any] = {
-        "model": model,
-        "names": [text.name for text in texts.clients],
-        "data": [ClientData.of(vocabulary.encode(text.tokens)) for text in texts.clients],
-        "max_pairs": options.pairs,
-        "concurrency": options.concurrency,
-        "seed": options.seed,
-    }
-    coordinator: Coordinator
-    if options.pull:
-        coordinator = stack.enter_context(PullCoordinator(client, out, **arguments))
-    else:
-        coordinator = Coordinator(cluster or client, **arguments)
+    coordinator = Coordinator(
+        cluster or client,
+        model=model,
+        names=[text.name for text in texts.clients],
+        data=[ClientData.of(vocabulary.encode(text.tokens)) for text in texts.clients],
+        max_pairs=options.pairs,
+        concurrency=options.concurrency,
+        seed=options.seed,
+    )
     losses = [held_out.loss(model)]
     put(f"training    {options.width} wide, held-out loss {losses[0]:.4f} before the first round", "")
-    put(*report.table_header().split("\n"), flush=True)
+    put(*table_header().split("\n"), flush=True)
 
     reports = []
     used: set[int] = set()
@@ -196,7 +185,7 @@ def _train(
         reports.append(round_report)
         losses.append(held_out.loss(model))
         used.update(*(tensor.keys.tolist() for tensor in result.values()))
-        put(report.table_row(round_report, losses[-1]), flush=True)
+        put(table_row(round_report, losses[-1]), flush=True)
 
     sparse = sum(r.bytes_sparse for r in reports)
     dense = sum(r.bytes_dense for r in reports)
@@ -208,8 +197,8 @@ def _train(
     if not losses[-1] < losses[0]:
         problems.append(f"the loss did not fall: {losses[0]} before, {losses[-1]} after")
     picture = out / "training.png"
-    drawn = report.plot(picture, losses, reports)
-    put(f"plot        {picture}" if drawn else f"plot        none: {report.NO_PLOT}")
+    drawn = plot(picture, losses, reports)
+    put(f"plot        {picture}" if drawn else f"plot        none: {NO_PLOT}")
     return {
         "rounds": len(reports),
         "clients": len(texts.clients),
@@ -223,6 +212,74 @@ def _train(
         "bytes_dense": dense,
         "reference_equal": not differing,
         "backend": server.engine,
-        **({"kills": coordinator.num_kills} if isinstance(coordinator, PullCoordinator) else {}),
         "problems": problems,
     }
+
+
+# What to do where ``plot`` draws nothing.
+NO_PLOT = "matplotlib is not installed; `pip install matplotlib` installs it"
+
+# Title, width, the unit or explanation below the title, and how a ``RoundReport`` and its loss fill the cell.
+_COLUMNS: tuple[tuple[str, int, str, Callable[[RoundReport, float], str]], ...] = (
+    ("round", 5, "", lambda report, _: f"{report.number}"),
+    ("clients", 7, "", lambda report, _: f"{report.clients}"),
+    ("tuples in", 9, "", lambda report, _: f"{report.tuples}"),
+    ("keys out", 8, "", lambda report, _: f"{report.keys}"),
+    ("sparse", 8, "MB", lambda report, _: f"{report.bytes_sparse / 1e6:.1f}"),
+    ("dense", 8, "MB", lambda report, _: f"{report.bytes_dense / 1e6:.1f}"),
+    ("compute", 8, "ms, sum", lambda report, _: f"{report.compute_ms:.0f}"),
+    ("upload", 8, "ms, sum", lambda report, _: f"{report.upload_ms:.0f}"),
+    ("merge", 6, "ms", lambda report, _: f"{report.merge_ms:.0f}"),
+    ("download", 8, "ms", lambda report, _: f"{report.download_ms:.0f}"),
+    ("apply", 6, "ms", lambda report, _: f"{report.apply_ms:.0f}"),
+    ("round", 7, "ms", lambda report, _: f"{report.wall_ms:.0f}"),
+    ("held-out", 8, "loss", lambda _, loss: f"{loss:.4f}"),
+)
+
+
+def table_header() -> str:
+    """Returns the head of the table: two lines and a rule."""
+    titles = "  ".join(title.rjust(width) for title, width, *_ in _COLUMNS)
+    units = "  ".join(unit.rjust(width) for _, width, unit, _ in _COLUMNS)
+    return f"{titles}\n{units}\n{'─' * len(titles)}"
+
+
+def table_row(report: RoundReport, loss: float) -> str:
+    """Returns one round's line."""
+    return "  ".join(cell(report, loss).rjust(width) for _, width, _, cell in _COLUMNS)
+
+
+def plot(path: pathlib.Path, losses: Sequence[float], reports: Sequence[RoundReport]) -> bool:
+    """Draws the loss, and the bytes sent against those of dense updates, as a PNG.
+
+    Args:
+        path: of the picture.
+        losses: before the first round, and after each round.
+        reports: of the rounds.
+
+    Returns:
+        Whether matplotlib is installed and has drawn the picture.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    loss_axes, bytes_axes = figure.subplots(1, 2)
+    loss_axes.plot(range(len(losses)), losses, marker="o")
+    loss_axes.set(title="Loss on held-out text", xlabel="round", ylabel="skip-gram loss per pair")
+    loss_axes.set_ylim(bottom=0)
+    numbers = [report.number for report in reports]
+    for label, sizes in (
+        ("dense updates would be", [report.bytes_dense for report in reports]),
+        ("sparse updates sent", [report.bytes_sparse for report in reports]),
+    ):
+        bytes_axes.plot(numbers, [size / 1e6 for size in sizes], marker="o", label=label)
+    bytes_axes.set(title="Upload of all clients", xlabel="round", ylabel="MB", yscale="log")
+    bytes_axes.legend()
+    for axes in (loss_axes, bytes_axes):
+        axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+    return True
