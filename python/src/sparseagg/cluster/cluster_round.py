@@ -12,11 +12,11 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 
-from sparseagg._internal.base.arguments import Timeout, shown
+from sparseagg._internal.base.arguments import END_OF_KEYS, Timeout, checked_key_range, shown
 from sparseagg._internal.base.types import Update
 from sparseagg._internal.certificates.statement import time_now
 from sparseagg._internal.client.blocking_client import Client, Round
-from sparseagg._internal.client.requests import checked_keys
+from sparseagg._internal.client.requests import checked_only
 from sparseagg._internal.client.retry import call_seconds, checked_deadline
 from sparseagg._internal.results.info import Certificate, RoundInfo, Submission, SubmissionReceipt
 from sparseagg._internal.results.result import Result, TensorResult
@@ -144,7 +144,7 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
 
         Arguments and errors as of ``finish``. FailedPreconditionError: also if it is closed and counts other clients.
         """
-        counted, deadline = _checked_only(only), checked_deadline(timeout)
+        counted, deadline = None if only is None else frozenset(checked_only(only)), checked_deadline(timeout)
         found = read_list(self._rounds[0], deadline) or self._publish(counted, deadline)
         if found[1]["only"] != name_of_clients(counted):
             raise FailedPreconditionError(f"{self.name} is closed already, and counts other clients")
@@ -179,7 +179,8 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
             TimeoutError: (``DeadlineExceededError``) the round is not closed after ``timeout``.
         """
         chosen = [self.spec.tensor(name) for name in tensors] if tensors is not None else list(self.spec.tensors)
-        wanted = checked_keys(keys)
+        begin, end = (0, END_OF_KEYS) if keys is None else checked_key_range(keys)
+        wanted = begin, None if end == END_OF_KEYS else end
         listed = published.wait_for_list(self._rounds[0], timeout)
         infos = on_all(self._rounds, Round.refresh)
         if listed[1]["is_empty"]:
@@ -252,7 +253,7 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
             NotFoundError, UnavailableError: a server has lost the round, or cannot be reached; or actors of reducers
                 die again and again. Nothing is merged then.
         """
-        counted, deadline = _checked_only(only), checked_deadline(timeout)
+        counted, deadline = None if only is None else frozenset(checked_only(only)), checked_deadline(timeout)
         infos, parts, _ = self._merge.run(counted, None, deadline)
         if not parts:
             empty = dict(result_of_nothing(self.name, self.spec).items())
@@ -373,14 +374,3 @@ class ClusterRound(contextlib.AbstractContextManager["ClusterRound"]):
         if not name:
             raise InvalidArgumentError("the empty client id has no home server: give the client's name")
         return home_of(name, len(self._rounds))
-
-
-def _checked_only(only: Iterable[ClientId] | None) -> frozenset[str] | None:
-    if only is None:
-        return None
-    if isinstance(only, (str, bytes)) or not isinstance(only, Iterable):
-        raise InvalidArgumentError(f"only must be a list of client ids, or None for all clients, got {shown(only)}")
-    counted = frozenset(checked_client_id(client_id) for client_id in only)
-    if not counted:
-        raise InvalidArgumentError("only has no client id; None is for all clients")
-    return counted

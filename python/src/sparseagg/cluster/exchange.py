@@ -19,7 +19,7 @@ from sparseagg._internal.base.arguments import Timeout, checked_integer, checked
 from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.client import async_round
 from sparseagg._internal.client.blocking_client import Round
-from sparseagg._internal.client.requests import export_request, partial_request
+from sparseagg._internal.client.requests import set_range
 from sparseagg._internal.client.result_reader import ExportedPage, ExportedUpdate, exported_page, exported_updates
 from sparseagg._internal.client.retry import checked_deadline, naming_round, raise_if_late
 from sparseagg._internal.client.transport import run
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Of a page, for this client takes messages of any size: as much as the server allows.
+_SERVER_BOUNDS = (1 << 63) - 1
+
 
 def _of_round(
     call: Callable[Concatenate[async_round.Round, P], Coroutine[Any, Any, T]],
@@ -50,6 +53,16 @@ def _of_round(
 
     answer: Any = made
     return answer  # type: ignore[no-any-return]
+
+
+def _request(kind: Any, rnd: async_round.Round, tensor: str | None, keys: tuple[int, int | None] | None) -> Any:
+    """Returns the request of an export; ``InvalidArgumentError`` for no name of a tensor, or no range of keys."""
+    name = "" if tensor is None else checked_text("a tensor's name", tensor)
+    request = kind(name=rnd.name, tensor=name, max_page_bytes=_SERVER_BOUNDS)
+    if kind is pb.ExportSubmissionsRequest:
+        request.key_encodings.append(pb.KEY_ENCODING_IMPLICIT)
+    set_range(request.range, keys)
+    return request
 
 
 @_of_round
@@ -82,7 +95,7 @@ async def export_submissions(
         UnimplementedError: the server is older than this method; or the round is one of ":memory:".
         TimeoutError: (``DeadlineExceededError``) after ``timeout``.
     """
-    request, deadline = export_request(rnd.name, tensor, keys), checked_deadline(timeout)
+    request, deadline = _request(pb.ExportSubmissionsRequest, rnd, tensor, keys), checked_deadline(timeout)
     spec = rnd.spec.tensors[0] if tensor is None else rnd.spec.tensor(tensor)
     with raise_if_late(deadline, f"the export of {rnd.name} has not ended"):
         pages = await rnd._connection.export("ExportSubmissions", request, deadline)
@@ -113,7 +126,7 @@ async def export_page(
         InvalidArgumentError: the token is not of this round.
         AbortedError: with ``any_order``: the submissions have been sorted since the page before.
     """
-    request, deadline = export_request(rnd.name, tensor, keys), checked_deadline(timeout)
+    request, deadline = _request(pb.ExportSubmissionsRequest, rnd, tensor, keys), checked_deadline(timeout)
     request.page_token = page_token
     request.max_pages = 1
     request.any_order = any_order
@@ -206,7 +219,7 @@ async def export_partial(
     """
     deadline = checked_deadline(timeout)
     names = [each.name for each in rnd.spec.tensors] if tensor is None else [tensor]
-    requests = [partial_request(rnd.name, name, keys) for name in names]
+    requests = [_request(pb.ExportPartialRequest, rnd, name, keys) for name in names]
     blocks: list[bytes] = []
     with raise_if_late(deadline, f"the export of {rnd.name} has not ended"):
         for request in requests:
@@ -235,7 +248,7 @@ async def count_keys(
 
     Raises: as ``export_submissions``; InvalidArgumentError also for more than 131072 buckets.
     """
-    request, deadline = export_request(rnd.name, tensor, None), checked_deadline(timeout)
+    request, deadline = _request(pb.ExportSubmissionsRequest, rnd, tensor, None), checked_deadline(timeout)
     request.buckets.bits = checked_integer("bits must be a number of bits, 0 to 63", bits, 0, 63)
     if within is not None:
         request.buckets.within_bits = within[0]

@@ -1,4 +1,4 @@
-"""The merge of a cluster's round: ranges of keys that are planned, merged in threads or in actors of Ray, and collected."""
+"""The merge of a cluster's round: ranges of keys, merged in threads or in actors of Ray."""
 
 from __future__ import annotations
 

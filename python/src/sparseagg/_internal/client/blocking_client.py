@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
-from sparseagg._internal.base.arguments import Timeout
-from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.base.fields import Seconds
 from sparseagg._internal.client import async_client, async_model, async_round, async_stream
-from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.client.round_calls import RoundAttributes
-from sparseagg._internal.client.transport import BlockingTransport, blocking, blocking_iterator, run
+from sparseagg._internal.client.transport import BlockingTransport, blocking, blocking_iterator, run, with_arguments_of
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
@@ -25,7 +22,7 @@ U = TypeVar("U")
 class _Twin:
     """An object whose public attributes, which its class documents, are those of its asyncio twin."""
 
-    _ATTRIBUTES: tuple[str, ...] = ("name", "spec", "info", "handle")
+    _ATTRIBUTES: tuple[str, ...] = ("name", "spec", "info", "handle", "address")
     _inner: Any
 
     if not TYPE_CHECKING:
@@ -151,7 +148,7 @@ class _Operations(async_client.Client):
     _transport_class = BlockingTransport
 
 
-class Client:
+class Client(_Twin):
     """A client of one server. ``with`` closes it. Thread-safe.
 
         with sparseagg.Client("localhost:8001") as client:
@@ -206,38 +203,23 @@ class Client:
         EngineMissingError: ":memory:" on an installation without the engine; the message says what to install.
         UnavailableError: the GPU's engine does not work on this machine; the message says why.
         ProgramMissingError: ":local:" on an installation without a server; the message says what to install.
+
+    Attributes:
+        address: the server's address, or ":memory:".
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        token: TokenArgument = None,
-        tls: TLSArgument = None,
-        tenant: str | None = None,
-        insecure_token: bool = False,
-        timeout: Timeout = 60.0,
-        retry: RetryPolicy | None = None,
-        chunk_bytes: SupportsIndex | None = None,
-        connections: SupportsIndex = 4,
-        options: list[tuple[str, Any]] | None = None,
-        public_address: str | None = None,
-        device: str | None = None,
-    ) -> None:
-        given = {name: value for name, value in locals().items() if name != "self"}
-        self._inner = _Operations(**given)
-        self._connection = self._inner._connection
+    address: str
+
+    @with_arguments_of(async_client.Client.__init__)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        inner = _Operations(*args, **options)
+        self._inner, self._connection = inner, inner._connection
 
     def __reduce__(self) -> tuple[Any, ...]:
         return async_client.reconnected, (type(self), self._connection.endpoint)
 
     def __repr__(self) -> str:
         return f"Client({self.address!r})"
-
-    @property
-    def address(self) -> str:
-        """The server's address, or ":memory:"."""
-        return self._inner.address
 
     def __enter__(self) -> Client:
         return self

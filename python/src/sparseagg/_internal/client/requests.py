@@ -20,9 +20,6 @@ from sparseagg.v1 import aggregation_pb2 as pb
 # Key encodings that this client decodes in results, in addition to the plain ones: without the engine only the first.
 _KEYS = (pb.KEY_ENCODING_IMPLICIT, pb.KEY_ENCODING_DELTA_BITPACKED)
 
-# Of a page, for this client takes messages of any size: as much as the server allows.
-_SERVER_BOUNDS = (1 << 63) - 1
-
 
 def round_name(name: str) -> str:
     """Returns "rounds/{id}" for a name or an id; ``InvalidArgumentError`` if ``name`` is no string."""
@@ -62,6 +59,12 @@ def close_request(
         return pb.CloseRoundRequest(name=name, client_weights=_checked_client_weights(client_weights))
     if only is None:
         return pb.CloseRoundRequest(name=name)
+    ids = checked_only(only)
+    return pb.CloseRoundRequest(name=name, only_client_ids=ids)
+
+
+def checked_only(only: Any) -> dict[str, None]:
+    """Returns the ids of the clients that count, each once; ``InvalidArgumentError`` if ``only`` is no list of them."""
     if isinstance(only, (str, bytes)) or not isinstance(only, Iterable):
         raise InvalidArgumentError(f"only must be a list of client ids, or None for all clients, got {shown(only)}")
     ids = dict.fromkeys(checked_client_id(client_id) for client_id in only)
@@ -69,7 +72,7 @@ def close_request(
         raise InvalidArgumentError(
             "only has no client id; None is for all clients, and Round.cancel for a round of none"
         )
-    return pb.CloseRoundRequest(name=name, only_client_ids=ids)
+    return ids
 
 
 def _checked_client_weights(client_weights: Any) -> list[pb.ClientWeight]:
@@ -88,36 +91,6 @@ def _checked_client_weights(client_weights: Any) -> list[pb.ClientWeight]:
             f"client_weights: the weight of client {client_id!r} must be 0 or more", weight
         )
     return [pb.ClientWeight(client_id=client_id, weight=weight) for client_id, weight in weights.items()]
-
-
-def export_request(name: str, tensor: str | None, keys: tuple[int, int | None] | None) -> pb.ExportSubmissionsRequest:
-    """Returns the request of an export of submissions.
-
-    Args:
-        name: of the round.
-        tensor: name of a tensor; None: the only one.
-        keys: as in ``result_request``.
-
-    Raises:
-        InvalidArgumentError: ``tensor`` is no text, or ``keys`` is no range.
-    """
-    tensor = "" if tensor is None else checked_text("a tensor's name", tensor)
-    request = pb.ExportSubmissionsRequest(
-        name=name,
-        tensor=tensor,
-        max_page_bytes=_SERVER_BOUNDS,
-        key_encodings=["KEY_ENCODING_IMPLICIT"],
-    )
-    _set_range(request.range, keys)
-    return request
-
-
-def partial_request(name: str, tensor: str | None, keys: tuple[int, int | None] | None) -> pb.ExportPartialRequest:
-    """Returns the request of an export of a partial; arguments and errors as of ``export_request``."""
-    tensor = "" if tensor is None else checked_text("a tensor's name", tensor)
-    request = pb.ExportPartialRequest(name=name, tensor=tensor, max_page_bytes=_SERVER_BOUNDS)
-    _set_range(request.range, keys)
-    return request
 
 
 def checked_names(tensors: Sequence[str] | None) -> list[str] | None:
@@ -174,21 +147,12 @@ def result_request(
         InvalidArgumentError: ``tensors`` is no list of distinct names, or ``keys`` is no range.
     """
     request = pb.StreamResultRequest(name=name, tensors=checked_names(tensors), format=result_format)
-    _set_range(request.range, keys)
+    set_range(request.range, keys)
     return request
 
 
-def checked_keys(keys: tuple[int, int | None] | None) -> tuple[int, int | None]:
-    """Returns a range of keys (begin, end), of which an end of None is behind the last key; None: all keys.
-
-    Raises:
-        InvalidArgumentError: ``keys`` is no range.
-    """
-    begin, end = (0, END_OF_KEYS) if keys is None else checked_key_range(keys)
-    return begin, None if end == END_OF_KEYS else end
-
-
-def _set_range(message: pb.KeyRange, keys: tuple[int, int | None] | None) -> None:
+def set_range(message: pb.KeyRange, keys: tuple[int, int | None] | None) -> None:
+    """Sets a range of keys (begin, end); None: all keys. ``InvalidArgumentError`` if ``keys`` is no range."""
     if keys is not None:
         begin, end = checked_key_range(keys)
         if begin == end:

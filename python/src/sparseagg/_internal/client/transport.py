@@ -289,3 +289,16 @@ def blocking_iterator(method: Callable[..., AsyncIterator[Any]], into: Callable[
     returns = signature.return_annotation.replace("AsyncIterator", "Iterator")
     vars(call)["__signature__"] = signature.replace(return_annotation=returns)  # for help()
     return call
+
+
+def with_arguments_of(
+    method: Callable[Concatenate[Any, P], None],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Decorates a method that hands all its arguments on to another one, whose signature it has."""
+
+    def decorate(own: Callable[..., None]) -> Any:
+        signature: Any = inspect.signature(method)
+        vars(own)["__signature__"] = signature
+        return own
+
+    return decorate

@@ -36,49 +36,16 @@ def placed(updates: Any) -> tuple[Any, str]:
 
 @overload
 def aggregate(
-    updates: Updates,
-    spec: RoundSpec | None = None,
-    *,
-    threads: SupportsIndex | None = None,
-    memory_limit: SupportsIndex | None = None,
-    device: str | None = None,
-    noise_key: bytes | None = None,
-    release_id: bytes | None = None,
-    result_device: Literal["cpu"] | None = None,
-    **options: Any,
+    updates: Updates, spec: RoundSpec | None = None, *, result_device: Literal["cpu"] | None = None, **options: Any
 ) -> Result: ...
-
-
 @overload
 def aggregate(
-    updates: Updates,
-    spec: RoundSpec | None = None,
-    *,
-    threads: SupportsIndex | None = None,
-    memory_limit: SupportsIndex | None = None,
-    device: str | None = None,
-    noise_key: bytes | None = None,
-    release_id: bytes | None = None,
-    result_device: Literal["cuda"],
-    **options: Any,
+    updates: Updates, spec: RoundSpec | None = None, *, result_device: Literal["cuda"], **options: Any
 ) -> dict[str, DeviceTensorResult]: ...
-
-
 @overload
 def aggregate(
-    updates: Updates,
-    spec: RoundSpec | None = None,
-    *,
-    threads: SupportsIndex | None = None,
-    memory_limit: SupportsIndex | None = None,
-    device: str | None = None,
-    noise_key: bytes | None = None,
-    release_id: bytes | None = None,
-    result_device: str,
-    **options: Any,
+    updates: Updates, spec: RoundSpec | None = None, *, result_device: str, **options: Any
 ) -> Result | dict[str, DeviceTensorResult]: ...
-
-
 def aggregate(
     updates: Updates,
     spec: RoundSpec | None = None,

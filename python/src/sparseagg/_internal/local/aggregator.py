@@ -55,26 +55,16 @@ def _interval(keys: tuple[int, int | None] | None) -> tuple[int, int]:
     return begin, end - 1
 
 
-def _checked_noise_key(spec: RoundSpec, noise_key: Any) -> bytes:
-    """Returns the key as the extension takes it; the extension looks at its length."""
-    if noise_key is None:
+def _checked_secret(spec: RoundSpec, name: str, secret: Any, size: int | None = None) -> bytes:
+    """Returns a key or an id as the extension takes it, which looks at a key's length; no bytes for None."""
+    if secret is None:
         return b""
-    if not isinstance(noise_key, (bytes, bytearray)):
-        raise InvalidArgumentError(f"noise_key must be bytes, got {type(noise_key).__name__}")
+    if not isinstance(secret, (bytes, bytearray)) or size not in (None, len(secret)):
+        got = shown(secret) if size else type(secret).__name__  # no error shows a key
+        raise InvalidArgumentError(f"{name} must be {f'{size} ' if size else ''}bytes, got {got}")
     if spec.privacy is None:
-        raise InvalidArgumentError("noise_key has no effect: the spec has no privacy")
-    return bytes(noise_key)
-
-
-def _checked_release_id(spec: RoundSpec, release_id: Any) -> bytes:
-    """Returns the id as the extension takes it; no bytes: the extension draws one."""
-    if release_id is None:
-        return b""
-    if not isinstance(release_id, (bytes, bytearray)) or len(release_id) != _RELEASE_ID_BYTES:
-        raise InvalidArgumentError(f"release_id must be {_RELEASE_ID_BYTES} bytes, got {shown(release_id)}")
-    if spec.privacy is None:
-        raise InvalidArgumentError("release_id has no effect: the spec has no privacy")
-    return bytes(release_id)
+        raise InvalidArgumentError(f"{name} has no effect: the spec has no privacy")
+    return bytes(secret)
 
 
 class Aggregator:
@@ -138,8 +128,8 @@ class Aggregator:
                 threads=threads or 0,
                 memory_limit=memory_limit or 0,
                 device=on_gpu,
-                noise_key=_checked_noise_key(spec, noise_key),
-                release_id=_checked_release_id(spec, release_id),
+                noise_key=_checked_secret(spec, "noise_key", noise_key),
+                release_id=_checked_secret(spec, "release_id", release_id, _RELEASE_ID_BYTES),
             )
         if spec.keep_submissions:
             self._engine.defer_merges(leaves_keys=False)

@@ -7,17 +7,14 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, SupportsIndex, TypeVar
 
-from google.protobuf.message import Message
-
 from sparseagg._internal.base.arguments import checked_integer, checked_text, shown
-from sparseagg._internal.base.fields import words, write
+from sparseagg._internal.base.fields import read, words, write
 from sparseagg._internal.base.types import KeySelection, OnClip
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 _Class = TypeVar("_Class")
 _BOUNDS = ("l2", "linf", "max_keys")
-_SELECTION = ("key_noise_multiplier", "delta")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +57,7 @@ class ClipSpec:
     @classmethod
     def _from_proto(cls, proto: pb.ClipSpec) -> ClipSpec:
         """Returns the bounds of a message."""
-        return cls(**_given(proto, _BOUNDS), on_clip=_word(pb.ClipPolicy, proto.on_clip, None))
+        return read(cls, proto, on_clip=_word(pb.ClipPolicy, proto.on_clip, None))
 
     def covers(self, other: ClipSpec | None) -> bool:
         """Returns whether, as a round's bounds, they bound a tensor with bounds of its own, or None."""
@@ -129,7 +126,7 @@ class PrivacySpec:
         """Returns the options of a message."""
         keys = _word(pb.KeySelection, proto.keys, "weighted_gaussian")
         public_keys = {entry.tensor: tuple(entry.keys) for entry in proto.public_keys}
-        return cls(proto.noise_multiplier, keys, **_given(proto, _SELECTION), public_keys=public_keys)
+        return read(cls, proto, keys=keys, public_keys=public_keys)
 
 
 def checked(kind: type[_Class], field: str, value: Any) -> _Class | None:
@@ -137,11 +134,6 @@ def checked(kind: type[_Class], field: str, value: Any) -> _Class | None:
     if value is None or isinstance(value, kind):
         return value
     raise InvalidArgumentError(f"{field} must be a {kind.__name__} or None, got {shown(value)}")
-
-
-def _given(proto: Message, names: Iterable[str]) -> dict[str, Any]:
-    """Returns the optional fields that are set."""
-    return {name: getattr(proto, name) for name in names if proto.HasField(name)}
 
 
 def _word(enum: Any, number: int, default: Any) -> Any:
