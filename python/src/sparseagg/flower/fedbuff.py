@@ -23,9 +23,9 @@ from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.flower.downlink import Downlink
-from sparseagg.flower.merge import difference_spec, difference_to, stepped
+from sparseagg.flower.merge import difference_to, stepped, tensor_spec
 from sparseagg.flower.model import CONFIG, NEEDS_WHOLE, Model, Table, sparse_layout, update_of
-from sparseagg.flower.replies import NO_MOD, arrays_of, averaged, without_arrays
+from sparseagg.flower.replies import NO_MOD, averaged, client_of, only_arrays, weight_of, with_node, without_arrays
 from sparseagg.optimizers import RowOptimizer
 
 _LEAST_WAIT_S, _MOST_WAIT_S = 0.02, 1.0
@@ -217,7 +217,7 @@ class _Run:
 
     def _open_stream(self, initial_version: int | None) -> None:
         strategy, tables = self._strategy, self._tables(self.model)
-        tensors = [difference_spec(name, table, name in self._sparse, strategy._op) for name, table in tables.items()]
+        tensors = [tensor_spec(name, table, strategy._op, name in self._sparse) for name, table in tables.items()]
         spec = sa.RoundSpec(tensors, **strategy._options)
         self._is_weighted = is_weighted(spec)
         stream = self._stream = self._client.create_stream(
@@ -342,21 +342,10 @@ class _Run:
         if config is None and self._sparse and not self._has_warned:
             self._has_warned = True
             log(WARNING, NO_MOD, sent.node)
-        client_id = "~node" if config is None else config.get("client")
-        if not isinstance(client_id, str):
-            raise sa.InvalidArgumentError(f"the configuration {CONFIG!r} of a reply has no text 'client'")
-        # The node's own id is part of it, so that no node can speak for another.
-        client_id = client_id if client_id.endswith(f":{sent.node}") else f"{client_id}:{sent.node}"
-        metrics, arrays = list(content.metric_records.values()), arrays_of(content)
-        weight = metrics[0].get(self._strategy._weight_key) if len(metrics) == 1 else None
-        if not isinstance(weight, (int, float)):
-            raise sa.InvalidArgumentError(
-                f"client {client_id!r}: a reply has one MetricRecord with a number {self._strategy._weight_key!r}"
-            )
-        if len(arrays) != 1:
-            raise sa.InvalidArgumentError(f"client {client_id!r}: a reply must have one ArrayRecord, got {len(arrays)}")
+        client_id = with_node(client_of(content), sent.node)
         with naming_client(client_id):
-            given, update = update_of(arrays[0], sent.model.tables), {}
+            weight = weight_of(content, self._strategy._weight_key)
+            given, update = update_of(only_arrays(content), sent.model.tables), {}
             for name, table in self._tables(sent.model).items():
                 if name in given:
                     update[name] = difference_to(table, name, given[name], name in self._sparse)

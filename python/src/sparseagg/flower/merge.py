@@ -12,7 +12,7 @@ import numpy as np
 
 import sparseagg as sa
 from sparseagg._internal.base.foreign import default_float_environment
-from sparseagg._internal.base.types import Numerics, OnNonfinite, Op
+from sparseagg._internal.base.types import Layout, Numerics, OnNonfinite, Op
 from sparseagg._internal.spec.options import is_like
 from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
@@ -127,21 +127,10 @@ class Merge:
             self._aggregator = sa.Aggregator(spec, noise_key=noise_key)
 
     def _tensor(self, name: str, table: Table, op: Op, on_nonfinite: OnNonfinite | None) -> sa.TensorSpec:
-        # The mean of integers, such as torch's num_batches_tracked, is no integer: it is rounded when it is known.
-        dtype = str(table.dtype) if str(table.dtype) in _SUMMED else "float64"
         is_sparse = name in self._sparse
-        return sa.TensorSpec(
-            name,
-            dtype,
-            shape=table.shape,
-            row_width=table.row_width if is_sparse else None,
-            layout="sparse" if is_sparse else "dense",
-            result_layout="sparse" if is_sparse else "dense",
-            op=op if is_sparse else self._whole_op,
-            numerics=None if is_sparse else self._numerics,
-            on_nonfinite=on_nonfinite,
-            clip=None if is_sparse else self._unbounded,
-        )
+        how: dict[str, Any] = {} if is_sparse else {"numerics": self._numerics, "clip": self._unbounded}
+        own = op if is_sparse else self._whole_op
+        return tensor_spec(name, table, own, is_sparse, on_nonfinite=on_nonfinite, **how)
 
     def add(self, client_id: str, update: Mapping[str, Any], weight: float) -> None:
         """Merges an update, completely or not at all.
@@ -171,18 +160,12 @@ class Merge:
                 if name in self._sparse:
                     continue  # no row has changed
                 raise sa.InvalidArgumentError(f"there is no tensor {name!r}; it has {', '.join(map(repr, update))}")
-            value = update[name]
-            if isinstance(value, tuple):
-                if name not in self._sparse:
-                    raise sa.InvalidArgumentError(f"tensor {name!r} comes as rows, but is not among the sparse tensors")
-                prepared[name] = value
+            value, is_sparse = update[name], name in self._sparse
+            if is_sparse or self._of_differences or isinstance(value, tuple):
+                prepared[name] = difference_to(table, name, value, is_sparse)
                 continue
             check_shape(name, value.shape, table.shape)
-            if name in self._sparse:
-                prepared[name] = changed_rows(table.dense(), value, table.row_width)
-            elif self._of_differences:
-                prepared[name] = _whole_difference(table.dense(), value)
-            elif name in self._nonfinite:
+            if name in self._nonfinite:
                 prepared.update(self._nonfinite[name].update(name, value))
             else:
                 prepared[name] = value
@@ -285,16 +268,19 @@ def changed_rows(before: Any, after: Any, row_width: int) -> tuple[Any, Any]:
     return keys[moved], rows[moved]
 
 
-def difference_spec(name: str, table: Table, is_sparse: bool, op: Op) -> sa.TensorSpec:
-    """Returns the spec of a tensor of which clients send differences, whole ones unless it ``is_sparse``."""
+def tensor_spec(name: str, table: Table, op: Op, is_sparse: bool, **how: Any) -> sa.TensorSpec:
+    """Returns the spec of a tensor of which clients send rows, or the whole array unless it ``is_sparse``."""
+    layout: Layout = "sparse" if is_sparse else "dense"
     return sa.TensorSpec(
         name,
-        str(table.dtype) if str(table.dtype) in _SUMMED else "float64",  # the mean of integers is no integer
+        # The mean of integers, such as torch's num_batches_tracked, is no integer: it is rounded when it is known.
+        str(table.dtype) if str(table.dtype) in _SUMMED else "float64",
         shape=table.shape,
         row_width=table.row_width if is_sparse else None,
-        layout="sparse" if is_sparse else "dense",
-        result_layout="sparse" if is_sparse else "dense",
+        layout=layout,
+        result_layout=layout,
         op=op,
+        **how,
     )
 
 

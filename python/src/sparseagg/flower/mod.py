@@ -28,6 +28,7 @@ from sparseagg.flower.model import (
     update_of,
     view,
 )
+from sparseagg.flower.replies import only_arrays, weight_of
 
 CallNext = Callable[[Message, Context], Message]
 
@@ -141,8 +142,7 @@ class _SparseMod:
 
     def _make_sparse(self, config: ConfigRecord, before: ArrayRecord, reply: Message, context: Context) -> None:
         """Puts keys and rows in the place of the sparse tensors of a reply."""
-        if len(reply.content.array_records) != 1:
-            raise sa.InvalidArgumentError(f"a reply must have one ArrayRecord, got {len(reply.content.array_records)}")
+        only_arrays(reply.content)
         ((key, arrays),) = reply.content.array_records.items()
         rows = config.get("rows", ())
         record = ArrayRecord()
@@ -187,10 +187,7 @@ def _upload(
         The id of the submission: ``client``, or the name of the credentials.
     """
     ((key, arrays),) = reply.content.array_records.items()
-    metrics = list(reply.content.metric_records.values())
-    weight = metrics[0].get(config["weight"]) if len(metrics) == 1 else None
-    if not isinstance(weight, (int, float)):
-        raise sa.InvalidArgumentError(f"a reply has one MetricRecord with a number {config['weight']!r}")
+    weight: float | None = weight_of(reply.content, config["weight"])
     update = dict(update_of(arrays, config.get("names", ())))
     with sa.Round.from_handle(config["round"], **credentials) as round_:
         tracked = {tensor.name for tensor in round_.spec.tensors if tensor.name.endswith(KEPT)}

@@ -106,6 +106,37 @@ class _Merged(RecordDict):
         return super().array_records or _NoArrays(", ".join(map(repr, self)))
 
 
+def client_of(content: RecordDict) -> str:
+    """Returns the id that a client gives itself; ``InvalidArgumentError`` if there is none."""
+    config = content.config_records.get(CONFIG)
+    client_id = "~node" if config is None else config.get("client")
+    if not isinstance(client_id, str):
+        raise sa.InvalidArgumentError(f"the configuration {CONFIG!r} of a reply has no text 'client'")
+    return client_id
+
+
+def with_node(client_id: str, node: int) -> str:
+    """Returns the id with the node's own id, so that no node can speak for another."""
+    return client_id if client_id.endswith(f":{node}") else f"{client_id}:{node}"
+
+
+def weight_of(content: RecordDict, weighted_by: str) -> float:
+    """Returns the weight of a client's update; ``InvalidArgumentError`` if there is no number."""
+    metrics = list(content.metric_records.values())
+    weight = metrics[0].get(weighted_by) if len(metrics) == 1 else None
+    if not isinstance(weight, (int, float)):
+        raise sa.InvalidArgumentError(f"a reply has one MetricRecord with a number {weighted_by!r}")
+    return weight
+
+
+def only_arrays(content: RecordDict) -> ArrayRecord:
+    """Returns the one record of arrays; ``InvalidArgumentError`` if there is none, or another one."""
+    arrays = arrays_of(content)
+    if len(arrays) != 1:
+        raise sa.InvalidArgumentError(f"a reply must have one ArrayRecord, got {len(arrays)}")
+    return arrays[0]
+
+
 def arrays_of(content: RecordDict) -> list[ArrayRecord]:
     """Returns the records of arrays; not by ``array_records``, which would keep them, as ``without_arrays`` says."""
     return [record for record in content.values() if isinstance(record, ArrayRecord)]

@@ -16,6 +16,7 @@ from flwr.supercore import log
 import sparseagg as sa
 from sparseagg._internal.base.arguments import shown
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
+from sparseagg._internal.base.text import largest_of
 from sparseagg._internal.base.types import Op
 from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.updates.contributors import naming_client
@@ -30,13 +31,16 @@ from sparseagg.flower.replies import (
     arrays_of,
     averaged,
     check_goes_on,
+    client_of,
+    only_arrays,
     refused,
+    weight_of,
+    with_node,
     with_usable_metrics,
     without_arrays,
 )
 from sparseagg.optimizers import RowOptimizer
 
-_MOST_SHOWN = 5  # dense tensors in the log
 # Warnings, each once in a run.
 _OTHER_ARRAYS = (
     "node %d is sent all arrays, and sends all back: configure_train of %s has put other arrays than the model into "
@@ -246,7 +250,7 @@ class SparseMixin:
                 return reply
             if config is None and self._sparse and self._streams and _OTHER_ARRAYS not in self._warned:
                 self._warn(NO_MOD, node)
-            self._taken[_key(reply)] = self._add(node, config, reply.content)
+            self._taken[_key(reply)] = self._add(node, reply.content)
         except MemoryError:
             raise
         except Exception as error:  # of any kind, since clients send anything: this one fails, and no other
@@ -346,31 +350,19 @@ class SparseMixin:
         only = RecordDict({"arrays": record, "metrics": MetricRecord({self.weighted_by_key: 1.0})})
         return [Message(only, dst_node_id=0, message_type="train")], []
 
-    def _add(self, node: int, config: ConfigRecord | None, content: RecordDict) -> str:
+    def _add(self, node: int, content: RecordDict) -> str:
         """Merges the content of a reply; a client that has uploaded to the server itself sends no arrays.
 
         Returns:
             The client's id.
         """
-        client_id = "~node" if config is None else config.get("client")
-        if not isinstance(client_id, str):
-            raise sa.InvalidArgumentError(f"the configuration {CONFIG!r} of a reply has no text 'client'")
-        metrics = list(content.metric_records.values())
-        weight = metrics[0].get(self.weighted_by_key) if len(metrics) == 1 else None
-        if not isinstance(weight, (int, float)):
-            raise sa.InvalidArgumentError(f"a reply has one MetricRecord with a number {self.weighted_by_key!r}")
-        arrays = arrays_of(content)
+        client_id, weight = client_of(content), weight_of(content, self.weighted_by_key)
         merge = self._opened()
-        if merge.handle is None or arrays:
-            # The node's own id is part of it, so that no node can push another out.
-            client_id = client_id if client_id.endswith(f":{node}") else f"{client_id}:{node}"
-            if len(arrays) != 1:
-                raise sa.InvalidArgumentError(
-                    f"client {client_id!r}: a reply must have one ArrayRecord, got {len(arrays)}"
-                )
+        if merge.handle is None or arrays_of(content):
+            client_id = with_node(client_id, node)
             model, downlink = self._known()
             with naming_client(client_id):
-                update = update_of(arrays[0], model.tables)
+                update = update_of(only_arrays(content), model.tables)
             merge.add(client_id, update, weight)
             downlink.note_used(node, update)
         elif client_id in self._counted:
@@ -474,9 +466,7 @@ def _log_sizes(arrays: ArrayRecord, sparse: Collection[str]) -> None:
     if sparse:
         log(INFO, "\t├──> Sparse tensors: %s", ", ".join(map(repr, sparse)))
     sizes = {name: len(array.data) for name, array in arrays.items() if name not in sparse}
-    shown = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_SHOWN]
-    text = ", ".join(f"{name!r} {sizes[name]:,}" for name in shown) + (", …" if len(sizes) > len(shown) else "")
-    log(INFO, "\t└──> Dense tensors, whole in each update: %s bytes (%s)", f"{sum(sizes.values()):,}", text or "none")
+    log(INFO, "\t└──> Dense tensors, whole in each update: %s", largest_of(sizes))
 
 
 def _key(reply: Message) -> tuple[str, int]:

@@ -24,13 +24,12 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 import sparseagg as sa
-from sparseagg._internal.base import arguments, types
+from sparseagg._internal.base import arguments, text, types
 from sparseagg._internal.updates import contributors as updates
 from sparseagg.cluster import ClusterClient, cluster
 from sparseagg.nvflare.arrays import checked_names, same_values, to_array
 from sparseagg.nvflare.merge import ModelForm, RoundMerge
 
-_MOST_SHOWN = 5  # dense tensors in the log
 _RULES: dict[str, Callable[..., sa.robust.ClientWeights]] = {"krum": sa.robust.krum, "multi_krum": sa.robust.multi_krum}
 
 
@@ -138,9 +137,7 @@ class SparseAggregator(ModelAggregator):
     def _log_sizes(self, params: Mapping[str, Any], dense: list[str]) -> None:
         """Logs the bytes of the tensors that travel whole, the largest first, and those that look like tied weights."""
         sizes = {name: to_array(params[name]).nbytes for name in dense}
-        shown = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_SHOWN]
-        text = ", ".join(f"{name!r} {sizes[name]:,}" for name in shown) + (", …" if len(sizes) > len(shown) else "")
-        self.info(f"dense tensors, whole in each update: {sum(sizes.values()):,} bytes ({text or 'none'})")
+        self.info(f"dense tensors, whole in each update: {text.largest_of(sizes)}")
         for name, sparse in same_values(params, sizes, [*self.sparse, *self.elements]):
             self.warning(
                 f"tensor {name!r} has the values of {sparse!r} (tied weights?), and travels whole: add it to sparse, "

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+_MOST_SHOWN = 5
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -54,3 +56,10 @@ def binary_size(number: float) -> str:
         if number < 1024:
             break
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.1f} {unit}"
+
+
+def largest_of(sizes: Mapping[str, int]) -> str:
+    """Returns the sum of bytes by name, and the largest of them: "1,200 bytes ('w' 1,000, 'b' 200)"."""
+    shown = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_SHOWN]
+    text = ", ".join(f"{name!r} {sizes[name]:,}" for name in shown) + (", …" if len(sizes) > len(shown) else "")
+    return f"{sum(sizes.values()):,} bytes ({text or 'none'})"
