@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generates python/src/sparseagg/v1/*_pb2.py and their *.pyi from the proto files; what it writes is committed.
+# Generates python/src/sparseagg/v1/*_pb2.py from the proto files; what it writes is committed.
 #
 #   python/generate.sh           writes the files
 #   python/generate.sh --check   fails when the committed files are not what it would write
@@ -21,14 +21,13 @@ if [[ ${1-} == --check ]]; then
   trap 'rm -rf "$out"' EXIT
 fi
 
-protoc --proto_path=proto --python_out="$out" --pyi_out="$out" proto/sparseagg/v1/*.proto
-# Type checkers need neither the numbers of fields nor slots; nobody asks a runtime in pure Python for a descriptor's bytes.
-sed -i -e '/_FIELD_NUMBER: _ClassVar\[int\]$/d' -e '/^ *__slots__ = \[.\+\]$/d' "$out"/sparseagg/v1/*.pyi
+protoc --proto_path=proto --python_out="$out" proto/sparseagg/v1/*.proto
+# Nobody asks a runtime in pure Python for the bytes of one descriptor.
 sed -i '/^if _descriptor._USE_C_DESCRIPTORS == False:$/,/^# @@protoc_insertion_point(module_scope)$/d' "$out"/sparseagg/v1/*_pb2.py
 
 if [[ ${1-} == --check ]]; then
   status=0
-  for file in "$out"/sparseagg/v1/*; do
+  for file in "$out"/sparseagg/v1/*_pb2.py; do
     committed=python/src/sparseagg/v1/$(basename "$file")
     if ! diff -u "$committed" "$file"; then
       echo "generate.sh: $committed is not what the proto files give; run python/generate.sh" >&2

@@ -84,7 +84,7 @@ class ExportedColumns:
     @property
     def next_page_token(self) -> str:
         """Of the head."""
-        return self.head.next_page_token
+        return str(self.head.next_page_token)
 
 
 def parse_exported(data: bytes) -> ExportedColumns:
