@@ -47,11 +47,8 @@ class Plan:
     servers: tuple[int, ...] = ()
 
     def number_of_ranges(self, num_bytes: int, most_bytes: int | None = None) -> int:
-        """Returns how many ranges a tensor has whose submissions take so many bytes.
-
-        Args:
-            num_bytes: of all submissions.
-            most_bytes: that a range should have, where ``range_bytes`` is larger; None: ``range_bytes``.
+        """Returns how many ranges a tensor has whose submissions take so many bytes, of ``most_bytes`` at most if it is
+        given.
         """
         largest = self.range_bytes if most_bytes is None else max(1, min(self.range_bytes, most_bytes))
         if self.ranges is not None:

@@ -285,13 +285,9 @@ def tensor_spec(name: str, table: Table, op: Op, is_sparse: bool, **how: Any) ->
 
 
 def difference_to(base: Table, name: str, value: Any, is_sparse: bool) -> Any:
-    """Returns a client's part of an update as a difference to the table that it was sent.
+    """Returns a client's part of an update as a difference to the table that it was sent: of rows if it ``is_sparse``.
 
-    Args:
-        base: that the client has been sent.
-        name: of the tensor, for errors.
-        value: (keys, rows) of differences, which stay as they are, or the whole array.
-        is_sparse: whether the difference is of rows.
+    ``value``: (keys, rows) of differences, which stay as they are, or the whole array.
     """
     if isinstance(value, tuple):
         if not is_sparse:

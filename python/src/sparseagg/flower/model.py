@@ -302,10 +302,7 @@ def sparse_layout(
 ) -> tuple[dict[str, int], dict[str, Any]]:
     """Returns the sparse tensors with the widths of their rows, and what clients need to know.
 
-    Args:
-        arrays: the model.
-        sparse, elements, op: as of ``SparseMixin``.
-        arrays_key, weight_key: what the records of the model and of a client's weight are called.
+    ``arrays_key``, ``weight_key``: what the records of the model and of a client's weight are called.
     """
     shapes = {name: np.broadcast_to(np.float32(0), array.shape) for name, array in arrays.items()}
     shapes = {name: array for name, array in shapes.items() if array.size}

@@ -29,16 +29,10 @@ _HINTS = {
 
 
 def check_goes_on(strategy: type, method: str, ours: tuple[type, ...], base: type) -> None:
-    """Refuses a strategy of which a class overrides a method without calling the next class's.
+    """Refuses a strategy of which a class before ``base`` overrides a method without calling the next class's.
 
-    Args:
-        strategy: its class.
-        method: such as "aggregate_train".
-        ours: classes whose method is the merge.
-        base: the class whose method the merge stands for; classes behind it do not matter.
-
-    Raises:
-        InvalidArgumentError: there is such a class; the message names it.
+    ``ours``: classes whose method is the merge, which stands for that of ``base``. ``InvalidArgumentError`` names the
+    class.
     """
     for cls in strategy.__mro__:
         if cls is base:

@@ -25,15 +25,7 @@ Timeout = Union[SupportsFloat, datetime.timedelta, None]  # seconds, a number of
 
 
 def checked_text(what: str, text: Any) -> str:
-    """Returns ``text``.
-
-    Args:
-        what: what the text is, with an article, for the error.
-        text: any value.
-
-    Raises:
-        InvalidArgumentError: ``text`` is no string, or UTF-8 cannot encode it.
-    """
+    """Returns ``text``; ``InvalidArgumentError``, which names ``what``, for no string that UTF-8 can encode."""
     if not isinstance(text, str):
         raise InvalidArgumentError(f"{what} must be a string, got {shown(text)}")
     try:
@@ -44,16 +36,9 @@ def checked_text(what: str, text: Any) -> str:
 
 
 def checked_integer(what: str, value: Any, least: int, most: int) -> int:
-    """Returns an integer of any type, also NumPy's, within bounds.
+    """Returns an integer of any type, also NumPy's; ``InvalidArgumentError`` if it is none within the bounds.
 
-    Args:
-        what: what the value is, and its bounds, for the error.
-        value: any value.
-        least: lower bound.
-        most: upper bound.
-
-    Raises:
-        InvalidArgumentError: ``value`` is no integer within the bounds.
+    ``what`` is what the value is, and its bounds, for the error.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -73,16 +58,9 @@ def is_number(value: Any) -> bool:
 
 
 def checked_number(what: str, value: Any, least: float = 0.0, most: float = math.inf) -> float:
-    """Returns a number of any type within bounds; infinity for a number beyond float64.
+    """Returns a number of any type within bounds, infinity for one beyond float64; ``InvalidArgumentError`` for others.
 
-    Args:
-        what: what the value is, and its bounds, for the error.
-        value: any value.
-        least: lower bound.
-        most: upper bound.
-
-    Raises:
-        InvalidArgumentError: ``value`` is no number within the bounds, or NaN.
+    ``what`` is what the value is, and its bounds, for the error.
     """
     try:
         number = float(value) if is_number(value) else math.nan
@@ -94,16 +72,9 @@ def checked_number(what: str, value: Any, least: float = 0.0, most: float = math
 
 
 def checked_seconds(what: str, seconds: Any) -> float | None:
-    """Returns a length of time in seconds; None for no limit.
+    """Returns a length of time in seconds; None for no limit: for None, infinity, and what gRPC's clock cannot reach.
 
-    Infinity is no limit, too, and so is a length that gRPC's clock cannot reach.
-
-    Args:
-        what: the argument's name, for the error.
-        seconds: any value.
-
-    Raises:
-        InvalidArgumentError: ``seconds`` is neither a number nor a timedelta nor None, or negative.
+    Raises ``InvalidArgumentError``, which names ``what``, for no number or timedelta of 0 or more.
     """
     if seconds is None:
         return None
@@ -154,10 +125,8 @@ _MOST_ID_BYTES = 256
 
 
 def check_name(field: str, text: str) -> None:
-    """Checks an id that is part of URLs, headers and file names: of a round, task, owner, tenant or credential.
-
-    Raises:
-        InvalidArgumentError: it does not match ``NAME``; the message names ``field``.
+    """Raises ``InvalidArgumentError`` for an id that does not match ``NAME``: it is part of URLs, headers and file
+    names.
     """
     if not _NAME.fullmatch(text):
         raise InvalidArgumentError(

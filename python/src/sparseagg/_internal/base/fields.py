@@ -100,12 +100,7 @@ def _fields(kind: Any, message: type[Message]) -> list[tuple[str, bool, str | No
 
 
 def enum_name(enum: Any, number: int) -> str:
-    """Returns our name of an enumerator: "done" for ROUND_STATE_DONE, "round_state_9" for an unknown number.
-
-    Args:
-        enum: the enum's descriptor.
-        number: any number.
-    """
+    """Returns our name of an enumerator: "done" for ROUND_STATE_DONE, "round_state_9" for an unknown number."""
     prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
     known = enum.values_by_number.get(number)
     return str(f"{prefix}{number}" if known is None else known.name.removeprefix(prefix)).lower()
@@ -113,25 +108,16 @@ def enum_name(enum: Any, number: int) -> str:
 
 @functools.cache
 def words(enum: Any) -> dict[str, int]:
-    """Returns the numbers of our names of an enum's values, without that of 0: 1 for "sum", which is OP_SUM.
-
-    Args:
-        enum: the enum's descriptor.
-    """
+    """Returns the numbers of our names of an enum's values, without that of 0: 1 for "sum", which is OP_SUM."""
     prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
     return {each.name[len(prefix) :].lower(): each.number for each in enum.values if each.number}
 
 
 def write(message: Message, values: Mapping[str, Any], where: str = "") -> None:
-    """Sets fields of a message to values of Python: numbers, texts, words for enums, and lengths of time.
+    """Sets fields of a message to values of Python: numbers, texts, words for enums, and lengths of time; not those of
+    None.
 
-    Args:
-        message: to change.
-        values: by the names of fields; a field of None stays unset.
-        where: goes before names of fields in errors.
-
-    Raises:
-        InvalidArgumentError: a value does not fit its field, or a word is unknown. The message names the field.
+    Raises ``InvalidArgumentError`` for a value that does not fit; the message names ``where`` and the field.
     """
     kind: Any = type(message)
     special = _special(kind)

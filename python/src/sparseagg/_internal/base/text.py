@@ -19,15 +19,12 @@ def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def plain(text: str, keep: str = "") -> str:
-    """Returns ``text`` with a space in place of each character that a terminal would obey, or would not show.
+    """Returns ``text`` with a space in place of each character that a terminal would obey or would not show, but
+    ``keep``.
 
     These are control characters, among them the ends of lines and the escapes that clear the screen or set its title,
     and marks that reverse the direction of writing. A tensor's name, a reason and an error's text come from a server,
     or from another client by way of it. What a file's name has in place of bytes that are not UTF-8 becomes "\\udcff".
-
-    Args:
-        text: any text.
-        keep: such characters that stay, as "\\n" where the text has lines of its own.
     """
     if text.isprintable():
         return text

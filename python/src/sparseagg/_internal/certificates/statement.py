@@ -245,16 +245,9 @@ def payload_of(envelope: bytes, what: str) -> dict[str, Any]:
 
 
 def open_envelope(envelope: bytes, payload_type: str, keys: dict[str, Any], what: str) -> dict[str, Any]:
-    """Checks the signature and returns the JSON object that was signed.
+    """Checks the signature and returns the JSON object that was signed. ``keys``: from ``read_keys``.
 
-    Args:
-        envelope: as the server gives it.
-        payload_type: the type that the envelope must have.
-        keys: trusted keys, from ``read_keys``.
-        what: of errors, such as "certificate".
-
-    Raises:
-        VerificationError: another type, a key that is not trusted, or a wrong signature.
+    Raises ``VerificationError``, which names ``what``: another type, a key that is not trusted, or a wrong signature.
     """
     from cryptography.exceptions import InvalidSignature
 
@@ -340,15 +333,8 @@ def make_certificate(
 ) -> Certificate:
     """Signs the statement of a round that is done. docs/certificates.md has its format.
 
-    Args:
-        name: of the round, "rounds/{id}".
-        spec: a ``sparseagg.v1.RoundSpec``.
-        leaves: of all servers; ``counted`` in the bytewise order of client ids.
-        results: of all tensors, in the order of the spec.
-        engine: that has merged.
-        promises: what the promises of each server's round say of it: "tenant", "specSha256" and "createTime".
-        key: from ``read_private_key``.
-        close_time: from ``time_now``.
+    ``leaves``, ``results``: of all servers, in fold order and in the order of the spec. ``promises``: what the promises
+    of each server's round say of it: "tenant", "specSha256" and "createTime". ``key``: from ``read_private_key``.
     """
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 

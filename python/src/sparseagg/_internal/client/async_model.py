@@ -117,12 +117,8 @@ class Rows:
 def rows_of(arrays: Any, *, writable: bool) -> dict[str, Rows]:
     """Returns the arrays of a model, NumPy's or torch's, by name, without those that have no values.
 
-    Args:
-        arrays: a mapping from names to arrays.
-        writable: whether ``write`` has to change the caller's arrays.
-
-    Raises:
-        InvalidArgumentError: this is no such mapping, or an array cannot be used in place; the message names the array.
+    ``writable``: whether ``write`` has to change the caller's arrays. Raises ``InvalidArgumentError`` for no such
+    mapping, or an array that cannot be used in place; the message names the array.
     """
     if not isinstance(arrays, Mapping):
         raise InvalidArgumentError(f"a model must be a mapping from names to arrays, got {shown(arrays)}")
@@ -159,11 +155,7 @@ def _viewed(name: str, given: Any, writable: bool) -> tuple[Array, str]:
 
 
 def change_of(tensor: ModelTensor, change: Any) -> tuple[Array | None, Array, int] | None:
-    """Returns the keys (None: all rows), words and words in a row of a change; None if nothing changes.
-
-    Raises:
-        InvalidArgumentError: the change does not fit the tensor.
-    """
+    """Returns the keys (None: all rows), words and words in a row of a change; None if nothing changes."""
     if change is None:
         return None
     where = f"tensor {tensor.name!r}"

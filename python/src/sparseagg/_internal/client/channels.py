@@ -79,10 +79,8 @@ def make_stub(
 ) -> Any:
     """Returns an object with a callable for each method of both services.
 
-    Args:
-        channel: of ``grpc`` or ``grpc.aio``.
-        serialisers: by name of method, what turns its requests into bytes, if they are no messages.
-        parsers: by name of method, what turns bytes into its answers, if they are no messages.
+    ``serialisers``, ``parsers``: by name of method, what turns its requests into bytes, and bytes into its answers, if
+    these are no messages.
     """
     serialisers, parsers = serialisers or {}, parsers or {}
     calls = {
@@ -118,8 +116,7 @@ def _serialise_for_aggregate(message: pb.AggregateRequest | ChunkMessage) -> byt
 def channel_options(address: str, extra: list[tuple[str, Any]] | None) -> list[tuple[str, Any]]:
     """Returns the options of a channel to ``address``: our defaults, replaced by the caller's where both have one.
 
-    Raises:
-        InvalidArgumentError: ``extra`` is no list of pairs (name, value).
+    Raises ``InvalidArgumentError`` if ``extra`` is no list of pairs (name, value).
     """
     if not isinstance(extra, (list, tuple, type(None))) or not all(map(_is_option, extra or ())):
         raise InvalidArgumentError(

@@ -150,13 +150,8 @@ class Connection:
     def _at(self, address: str, now: str | None = None) -> Connection | None:
         """Returns the connection to another server of a round, with the arguments of this one; None: there is none.
 
-        Args:
-            address: of the round's list, or of an answer.
-            now: where the server may be if nobody answers there.
-
-        Raises:
-            FailedPreconditionError: a server may not send its clients to this address.
-            InvalidArgumentError: everybody on the way to it could read the token.
+        ``now``: where the server may be if nobody answers at its address. Raises ``FailedPreconditionError`` for an
+        address to which a server may not send its clients, ``InvalidArgumentError`` where others could read the token.
         """
         if self._at_homes is None or address == self.endpoint.address:
             return None
@@ -186,14 +181,10 @@ class Connection:
     async def call(
         self, method: str, request: Any, wait_s: float = 0.0, deadline: float | None = None, patient: bool = False
     ) -> Any:
-        """Calls a method with one answer, and returns the answer.
+        """Calls a method with one answer, and returns the answer. The client's timeout limits all attempts, too.
 
-        Args:
-            method: the method's name.
-            request: its message.
-            wait_s: how long the server may wait before it answers, in addition to the client's timeout.
-            deadline: of the operation that the call is part of. The client's timeout limits all attempts, too.
-            patient: whether to wait a few seconds beyond the deadline for an answer that may be on its way.
+        ``wait_s``: how long the server may wait before it answers, beyond that timeout. ``patient``: whether to wait a
+        few seconds beyond the deadline for an answer that may be on its way.
         """
         try:
             return await self._call(method, request, wait_s, deadline, patient)
@@ -231,14 +222,7 @@ class Connection:
     async def aggregate(
         self, spec: RoundSpec, uploads: list[Upload], answer: pb.ResultFormat, deadline: float | None = None
     ) -> ResultReader:
-        """Aggregates in one call, which begins again if the connection breaks.
-
-        Args:
-            spec: what to compute.
-            uploads: the updates.
-            answer: the encodings that the result may have.
-            deadline: of all attempts.
-        """
+        """Aggregates in one call, which begins again if the connection breaks. ``answer``: encodings of the result."""
         deadline = self.deadline if deadline is None else deadline
 
         async def attempt() -> ResultReader:
@@ -260,14 +244,7 @@ class Connection:
     ) -> ResultReader:
         """Reads a round's result in one stream. If the stream breaks, single calls read the pages that are missing.
 
-        Args:
-            request: of the stream.
-            info: the round.
-            deadline: of all attempts.
-            bar: shows the progress; None: nothing does.
-
-        Raises:
-            AbortedError: the stream broke, and the round's name is now that of another round.
+        Raises ``AbortedError`` if the stream broke, and the round's name is now that of another round.
         """
         reader = ResultReader(request.range, bar)
         deadline = self.deadline if deadline is None else deadline
@@ -344,12 +321,8 @@ class Connection:
     ) -> Submission:
         """Sends an upload and commits it.
 
-        Args:
-            upload: the upload.
-            resumable: whether already the first attempt uses single calls, which resume where the server's part of the
-                upload ends. Otherwise the first attempt is one stream; all later attempts use single calls.
-            bar: shows the progress; None: nothing does.
-            deadline: of all attempts.
+        The first attempt is one stream, unless it is ``resumable``; others use single calls, from where the server's
+        part of the upload ends.
         """
         try:
             return await self._submit(upload, resumable, bar, deadline)

@@ -26,10 +26,9 @@ _SCHEMES = re.compile(r"(dns|ipv4|ipv6|unix|vsock|xds):")
 
 
 def checked_address(address: Any, what: str = "an address") -> str:
-    """Returns a server's address; ``what`` is the argument's name, for the error.
+    """Returns a server's address; ``InvalidArgumentError`` for none, which names ``what``.
 
-    Raises:
-        InvalidArgumentError: no address. gRPC would look for it, or for a port of gRPC's choice, until the last retry.
+    gRPC would look for it, or for a port of gRPC's choice, until the last retry.
     """
     text = checked_text(what, address)
     if all(_SCHEMES.match(each) or host_and_port(each) for each in addresses_of(text)):
@@ -114,11 +113,7 @@ class Endpoint:
 
 
 def parsed_handle(handle: Any) -> tuple[str, str]:
-    """Returns address and name of a handle's round.
-
-    Raises:
-        InvalidArgumentError: this is no handle.
-    """
+    """Returns address and name of a handle's round; ``InvalidArgumentError`` if this is no handle."""
     match = _HANDLE.fullmatch(checked_text("a handle", handle))
     if match is None:
         raise InvalidArgumentError(
@@ -135,9 +130,8 @@ _SYSTEM = "system"
 def channel_credentials(tls: TLSArgument) -> grpc.ChannelCredentials | None:
     """Returns the credentials of a channel; None for a plain one.
 
-    Raises:
-        InvalidArgumentError: ``tls`` is none of what ``TLSArgument`` lists, or a file without a certificate or a key.
-        OSError: a file cannot be read.
+    Raises ``InvalidArgumentError`` for what ``TLSArgument`` does not list, or a file without a certificate or a key;
+    OSError for one that cannot be read.
     """
     if tls is None:
         tls = _tls_of_environment()

@@ -67,12 +67,7 @@ def find_obstacle(address: str, has_tls: bool, details: str, timeout_s: float) -
     """Returns why a client does not reach what listens at an address; None if that cannot be told.
 
     Blocks: for ``timeout_s`` at most where the address is silent, far shorter otherwise; looks up the host's name.
-
-    Args:
-        address: of the client, for which ``may_look``.
-        has_tls: whether the client uses TLS.
-        details: gRPC's text for the failure.
-        timeout_s: how long to look.
+    ``details`` is gRPC's text for the failure.
     """
     until = time.monotonic() + timeout_s
     try:

@@ -28,10 +28,8 @@ def round_name(name: str) -> str:
 
 
 def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundRequest:
-    """Returns the request that creates a round; ``round_id`` of None is replaced by a random id.
-
-    Raises:
-        InvalidArgumentError: an argument is of the wrong type, or the id is empty.
+    """Returns the request that creates a round, of a random id for None; ``InvalidArgumentError`` for no spec or no
+    id.
     """
     if round_id == "":  # the server would choose an id
         raise InvalidArgumentError("a round's id is not empty; None is for a random one")
@@ -42,16 +40,8 @@ def create_request(spec: RoundSpec, round_id: str | None) -> pb.CreateRoundReque
 def close_request(
     name: str, only: Iterable[ClientId] | None, client_weights: Mapping[ClientId, SupportsFloat] | None = None
 ) -> pb.CloseRoundRequest:
-    """Returns the request that closes a round.
-
-    Args:
-        name: of the round.
-        only: the clients that count; None: all.
-        client_weights: factors of the weights of all clients; None: the weights stay.
-
-    Raises:
-        InvalidArgumentError: ``only`` is empty, or no collection of client ids; ``client_weights`` is empty, or no
-            mapping from client ids to numbers; or both are given.
+    """Returns the request that closes a round; ``InvalidArgumentError`` if the clients that count are no list of ids,
+    or the factors of their weights no mapping; or if both are given.
     """
     if client_weights is not None:
         if only is not None:
@@ -114,11 +104,7 @@ def wait_request(name: str, seconds: float) -> pb.WaitRoundRequest:
 
 
 def result_format(key_encoding: KeyEncoding, value_encoding: NarrowEncoding | None) -> pb.ResultFormat:
-    """Returns the encodings that the server may use in a result; the arguments are those of ``Round.result``.
-
-    Raises:
-        InvalidArgumentError: one of the encodings is unknown.
-    """
+    """Returns the encodings that the server may use in a result, by the arguments of ``Round.result``."""
     check_key_encoding(key_encoding)
     if value_encoding is not None:
         check_value_encoding(value_encoding)
@@ -135,16 +121,8 @@ def result_request(
     keys: tuple[int, int | None] | None,
     result_format: pb.ResultFormat | None = None,
 ) -> pb.StreamResultRequest:
-    """Returns the request of a round's result.
-
-    Args:
-        name: of the round.
-        tensors: names of tensors; None: all tensors.
-        keys: (begin, end), an end of None: to the last key. None: all keys.
-        result_format: the encodings.
-
-    Raises:
-        InvalidArgumentError: ``tensors`` is no list of distinct names, or ``keys`` is no range.
+    """Returns the request of a round's result; ``InvalidArgumentError`` for no list of distinct names, or no range of
+    keys.
     """
     request = pb.StreamResultRequest(name=name, tensors=checked_names(tensors), format=result_format)
     set_range(request.range, keys)

@@ -72,12 +72,7 @@ class RetryPolicy:
 
 
 class Retries:
-    """The waits between the attempts of one operation. An operation that makes progress starts with all of them again.
-
-    Args:
-        policy: the policy.
-        progress: returns a number that grows when an attempt has made progress.
-    """
+    """The waits between the attempts of one operation. When ``progress`` grows, the operation has all of them again."""
 
     def __init__(self, policy: RetryPolicy, progress: Callable[[], int] = lambda: 0) -> None:
         self._policy = policy
@@ -173,13 +168,9 @@ class Resumption:
         self._has_some = False  # the server has had a chunk in this attempt
 
     def first_chunk(self, status: pb.UploadStatus | None) -> int:
-        """Returns the number of the chunk to go on with.
+        """Returns the number of the chunk to go on with; ``status`` of None: the server does not know the upload.
 
-        Args:
-            status: the server's answer; None: the server does not know the upload.
-
-        Raises:
-            FailedPreconditionError: another upload has begun under the submission id.
+        Raises ``FailedPreconditionError`` if another upload has begun under the submission id.
         """
         first = 0 if status is None else int(status.next_sequence)
         if status is None:
@@ -240,12 +231,10 @@ def earliest(*deadlines: float | None) -> float | None:
 
 
 def call_seconds(deadline: float | None, own: float | None = None, patient: bool = False) -> float | None:
-    """Returns the timeout of one attempt at a call, None for no limit.
+    """Returns the timeout of one attempt at a call, None for no limit, from the deadlines of the operation and of the
+    call.
 
-    Args:
-        deadline: of the operation that the call is part of.
-        own: deadline of the call itself, with all its attempts.
-        patient: whether to wait beyond ``deadline`` for an answer that may be on its way.
+    ``patient``: whether to wait beyond ``deadline`` for an answer that may be on its way.
     """
     # The grace is added to the deadline, so that consecutive calls share it.
     until = earliest(own, deadline + _GRACE_S if patient and deadline is not None else deadline)
@@ -255,12 +244,8 @@ def call_seconds(deadline: float | None, own: float | None = None, patient: bool
 def pause_after(wait: float | None, deadline: float | None, patient: bool = False) -> tuple[float, bool]:
     """Returns how long to pause after a failed attempt, and whether another attempt follows.
 
-    No attempt follows that would begin at the deadline: its error would hide the reason of the failed one.
-
-    Args:
-        wait: the wait before the next attempt; None: the failure is final.
-        deadline: of all attempts.
-        patient: whether an attempt may begin at the deadline nevertheless; see ``call_seconds``.
+    No attempt follows that would begin at the deadline, unless it is ``patient``: its error would hide the reason of
+    the failed one. ``wait``: before the next attempt; None: the failure is final.
     """
     if wait is None:
         return 0.0, False
@@ -274,14 +259,9 @@ def poll_seconds(deadline: float | None) -> float:
 
 
 def poll_pause(policy: RetryPolicy, seconds: float, begun: float) -> float:
-    """Returns how long to pause after a long poll that the round's end did not answer.
+    """Returns how long to pause after a long poll, of ``seconds`` since ``begun``, that the round's end did not answer.
 
     A server with a short --max-wait answers at once. Without a pause, the client would ask as fast as it answers.
-
-    Args:
-        policy: its first wait is the longest pause, or a hundredth of a second where that is longer.
-        seconds: how long the poll asked the server to wait; the pause ends no later than this time.
-        begun: when the poll was sent, on the monotonic clock.
     """
     pause = max(_LEAST_PAUSE_S, min(policy.initial, policy.maximum))
     return max(0.0, min(pause, begun + seconds - time.monotonic()))
@@ -316,9 +296,7 @@ def no_answer(method: str, timeout: float) -> str:
 def raise_if_late(deadline: float | None, what: str) -> Iterator[None]:
     """Turns the error of a call without an answer into a ``DeadlineExceededError`` if the deadline has passed.
 
-    Args:
-        deadline: of the operation.
-        what: the beginning of the text: what has not happened in time.
+    ``what`` begins the text: what has not happened in time.
     """
     try:
         yield

@@ -159,13 +159,10 @@ def make_upload(
     base_version: int | None = None,
     device: DeviceReader | None = None,
 ) -> Upload:
-    """Converts an update and checks it. ``arrays.update_data`` has the types of ``update``.
+    """Converts an update and checks it. ``arrays.update_data`` has the types of ``update``; ``device`` reads arrays of
+    a GPU.
 
-    ``device``: what reads arrays in the memory of a GPU, if anything does.
-
-    Raises:
-        InvalidArgumentError: an argument is wrong; the message says which one, and names the client if it is the
-            update.
+    Raises ``InvalidArgumentError`` for a wrong argument; the message names the client if it is the update.
     """
     client_id = checked_client_id(client_id)
     is_shared = submission_id is not None
@@ -204,19 +201,7 @@ def aggregate_uploads(
     wire: WireFormat = PLAIN,
     device: DeviceReader | None = None,
 ) -> list[Upload]:
-    """Converts the updates of a one-shot aggregation.
-
-    Args:
-        spec: what to compute.
-        updates: a mapping from client ids to updates, or an iterable of updates, whose positions (as 20 decimal
-            digits) become the ids. An update may be a pair (update, weight).
-        chunk_bytes: about how many bytes one message has.
-        wire: the encodings that may be used.
-        device: as of ``make_upload``.
-
-    Raises:
-        InvalidArgumentError: an update is wrong; the message names the client.
-    """
+    """Converts the updates of a one-shot aggregation, as of ``Client.aggregate``; an error names the client."""
     return [aggregate_upload(spec, *named, chunk_bytes, wire, device) for named in named_updates(updates)]
 
 

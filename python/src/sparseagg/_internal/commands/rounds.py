@@ -65,15 +65,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _message(value: Any, descriptor: Any, place: str) -> dict[str, Any]:
-    """Returns a JSON message in which all enums have their proto names.
+    """Returns a JSON message in which all enums have their proto names; unknown members stay, and the parser refuses
+    them.
 
-    Args:
-        value: the message. Unknown members stay, and the parser refuses them.
-        descriptor: of the message type.
-        place: of the message in the file, such as "tensors[0].aggregation"; empty for the whole file.
-
-    Raises:
-        InvalidArgumentError: the message is no object, or an enum has no such value; the text names the field.
+    ``place``: of the message in the file, such as "tensors[0].aggregation". Raises ``InvalidArgumentError`` for no
+    object, or an enum without such a value; the text names the field.
     """
     if not isinstance(value, dict):
         raise InvalidArgumentError(f"{place or descriptor.name} must be an object, got {shown(value)}")

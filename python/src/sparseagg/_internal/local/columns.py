@@ -23,14 +23,10 @@ _PAGE_BYTES = 1 << 20  # of a server's result
 
 
 def part_of(whole: TensorResult, begin: int, end: int, encoding: str) -> TensorResult:
-    """Returns the rows in a range of keys, in new arrays.
+    """Returns the rows in a range of keys, in new arrays; an end of 0: all keys from ``begin`` on.
 
-    Args:
-        whole: the tensor.
-        begin: first key.
-        end: behind the last key; 0: all keys from ``begin`` on.
-        encoding: of the values. If it is narrower than the dtype, each page of a server's size is rounded, unless one
-            of its values is beyond the encoding's range.
+    If ``encoding`` is narrower than the dtype, each page of a server's size is rounded, unless one of its values is
+    beyond the encoding's range.
     """
     first = int(np.searchsorted(whole.keys, np.uint64(begin))) if begin else 0
     last = int(np.searchsorted(whole.keys, np.uint64(end))) if end else len(whole)

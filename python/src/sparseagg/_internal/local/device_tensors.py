@@ -79,15 +79,9 @@ def device_engine_data(
 ) -> list[TensorData | DeviceData]:
     """Converts one client's update as ``engine_data`` does, but borrows arrays that are on the engine's device.
 
-    Args:
-        spec: of the round.
-        update: as of ``engine_data``. The keys and rows of one tensor must be in the same place.
-        engine: has a device.
-        copy: copy the values, on the device that they are on.
-
-    Raises:
-        InvalidArgumentError: as of ``engine_data``; or arrays are on another device, not contiguous or not of the
-            tensor's dtype, for they are not converted there.
+    The keys and rows of one tensor must be in the same place. ``copy``: copy the values, on the device that they are
+    on. Raises ``InvalidArgumentError`` also if arrays are on another device, not contiguous or not of the tensor's
+    dtype, for they are not converted there.
     """
     assert engine.device_stream is not None
     reader = _Reader(engine, engine.device_stream[0], copy, spec.table_columns)

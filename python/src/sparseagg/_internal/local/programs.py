@@ -25,14 +25,8 @@ _BUILT = {SERVER: "build/dev/service/sparseagg-server", _LOADGEN: "build/dev/too
 def find(name: str, *, on_path: bool = True) -> str:
     """Returns the path of a program: of the environment's variable, else the bundled one, else the one on the PATH.
 
-    Where the package is installed in place, the bundled one is the one in the repository's ``build/dev``.
-
-    Args:
-        name: "sparseagg-server" or "sparseagg-loadgen".
-        on_path: whether to look on the PATH at all.
-
-    Raises:
-        ProgramMissingError: there is no such program; the message says what to install or to set.
+    Where the package is installed in place, the bundled one is the one in the repository's ``build/dev``. Raises
+    ``ProgramMissingError``, which says what to install or to set.
     """
     variable = _VARIABLES[name]
     named = os.environ.get(variable)
@@ -62,30 +56,14 @@ def _repository() -> pathlib.Path | None:
 
 
 def checked_program(path: str, what: str) -> str:
-    """Returns ``path``.
-
-    Args:
-        path: a program's path.
-        what: what names the path, for the error.
-
-    Raises:
-        ProgramMissingError: there is no file, or it is not executable.
-    """
+    """Returns ``path``; ``ProgramMissingError``, which names ``what``, if there is no executable file."""
     if not _is_program(path):
         raise ProgramMissingError(f"{what} names {path!r}, which is no executable file")
     return path
 
 
 def run(path: str, arguments: Sequence[str]) -> NoReturn:
-    """Replaces this process by a program.
-
-    Args:
-        path: the program's path.
-        arguments: its flags, without its name.
-
-    Raises:
-        OSError: the system cannot run it.
-    """
+    """Replaces this process by a program with these flags; ``OSError`` if the system cannot run it."""
     sys.stdout.flush()
     sys.stderr.flush()
     # Python ignores these two signals, and a program inherits that.

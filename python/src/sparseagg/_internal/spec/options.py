@@ -26,13 +26,9 @@ MOST_AXES = 32
 
 
 def checked_shape(shape: Any) -> tuple[int, ...]:
-    """Returns a shape as a tuple of Python's integers; () is a scalar's.
+    """Returns the ``shape`` of an array or tensor of any library as a tuple of Python's integers; () is a scalar's.
 
-    Args:
-        shape: an iterable of sizes, such as the ``shape`` of an array or tensor of any library.
-
-    Raises:
-        InvalidArgumentError: ``shape`` is none, has a size below 1, or more axes or values than an array can have.
+    Raises ``InvalidArgumentError`` for a size below 1, or more axes or values than an array can have.
     """
     try:
         sizes = tuple(-1 if isinstance(size, bool) else operator.index(size) for size in shape)
@@ -50,17 +46,10 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def sizes_of(shape: tuple[int, ...], layout: str, num_rows: int | None, row_width: int | None) -> tuple[int, int]:
-    """Returns num_rows and row_width of a tensor of that shape.
+    """Returns num_rows and row_width of a tensor of a checked shape; None: what the shape and the other one leave.
 
-    Args:
-        shape: a checked shape.
-        layout: of the tensor. It decides where both sizes are None: keys are along the first axis of a sparse tensor,
-            and at each value of a dense one.
-        num_rows: None for what the shape and ``row_width`` leave.
-        row_width: None for what the shape and ``num_rows`` leave.
-
-    Raises:
-        InvalidArgumentError: no two such sizes multiply to the number of values.
+    Where both are None, keys are along the first axis of a sparse tensor, and at each value of a dense one. Raises
+    ``InvalidArgumentError`` if no two such sizes multiply to the number of values.
     """
     size = math.prod(shape)
     sizes = {"num_rows": num_rows, "row_width": row_width}

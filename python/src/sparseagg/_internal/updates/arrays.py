@@ -68,18 +68,11 @@ def is_module(update: Any) -> bool:
 
 
 def update_data(spec: RoundSpec, update: Update) -> list[TensorData]:
-    """Converts one client's update. Arrays that have the wire's type are not copied.
+    """Converts one client's update, as ``Round.submit`` documents it. Arrays that have the wire's type are not copied.
 
-    Args:
-        spec: of the round.
-        update: as ``Round.submit`` documents it. Rows and dense values may also be flat, row after row. Parameters of a
-            module without a gradient are not touched.
-
-    Returns:
-        The tensors of the update in the order of the spec.
-
-    Raises:
-        InvalidArgumentError: the round has no such tensor, or a tensor has a wrong shape, type or value.
+    Rows and dense values may also be flat, row after row. Parameters of a module without a gradient are not touched.
+    Returns the tensors of the update in the order of the spec. Raises ``InvalidArgumentError`` if the round has no such
+    tensor, or a tensor has a wrong shape, type or value.
     """
     return [with_wire_keys(data) for data in engine_data(spec, update)]
 
@@ -95,11 +88,7 @@ def engine_data(spec: RoundSpec, update: Any) -> list[TensorData]:
 
 
 def given_tensors(spec: RoundSpec, update: Any) -> list[tuple[TensorSpec, Any]]:
-    """Returns the tensors of an update as they are given, in the order of the spec.
-
-    Raises:
-        InvalidArgumentError: the round has no such tensor.
-    """
+    """Returns the tensors of an update as they are given, in the order of the spec; refuses others."""
     if is_module(update):
         update = _gradients(spec, update)
     elif not isinstance(update, Mapping) or hasattr(update, "tocoo"):  # SciPy's dok_matrix is a mapping
@@ -303,14 +292,8 @@ def first_true(mask: Array) -> int:
 def wire_values(spec: TensorSpec, keys: Array | None, values: Array, num_keys: int) -> Array:
     """Returns values of the tensor's dtype, rounded to nearest even; shape (num_keys, row_width), little-endian.
 
-    Args:
-        spec: the tensor.
-        keys: of the values, for errors; None: 0, 1, ….
-        values: of any dtype and shape. Arrays of the wire's type are not copied.
-        num_keys: number of rows.
-
-    Raises:
-        InvalidArgumentError: the size is wrong, or a value does not fit the dtype.
+    Arrays of the wire's type are not copied. ``keys``: of the values, for errors; None: 0, 1, …. Raises
+    ``InvalidArgumentError`` if the size is wrong, or a value does not fit the dtype.
     """
     check_row_shape(spec, values.shape, num_keys)
     try:
@@ -361,12 +344,7 @@ def _refuse_type(spec: TensorSpec, values: Array) -> InvalidArgumentError:
 def misfit(spec: TensorSpec, keys: Array | None, index: int, value: Any, dtype: str) -> InvalidArgumentError:
     """Returns the error of a value that does not fit a dtype, with the place in the engine's words.
 
-    Args:
-        spec: the tensor.
-        keys: of the update; None: 0, 1, ….
-        index: of the value among the values of the update.
-        value: the value.
-        dtype: name of the dtype.
+    ``index``: of the value among those of the update; ``keys``: None: 0, 1, ….
     """
     position, column = divmod(index, spec.row_width)
     where = f"tensor {spec.name!r}, key {position if keys is None else keys[position]}, position {position}"

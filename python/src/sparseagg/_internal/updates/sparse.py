@@ -59,16 +59,10 @@ def _expand_pointers(
 ) -> tuple[Array, Array, Array]:
     """Returns the batch, the line and the place in the line of each entry, int64, in the order of the entries.
 
-    Args:
-        pointers: where each line's entries begin, and where the last one's end; shape (batches, num_lines + 1).
-        indices: places in the lines; shape (batches, n).
-        num_lines: rows, if rows are compressed; else columns. Of blocks, if there are blocks.
-        line_length: places are below it.
-        what: the pointers' name in their library, for errors.
-        padded: entries behind the last pointer are there; their line is ``num_lines``. Otherwise there must be none.
-
-    Raises:
-        ValueError: pointers do not begin at 0, descend, or do not end with the entries; or a place is outside.
+    ``pointers``, shape (batches, lines + 1): where each line's entries begin, and where the last one's end;
+    ``indices``, shape (batches, n): places in the lines. ``padded``: entries behind the last pointer are there; their
+    line is ``num_lines``. Raises ``ValueError`` where pointers do not begin at 0, descend, or do not end with the
+    entries; or a place is outside.
     """
     if pointers.shape[-1] != num_lines + 1:
         raise ValueError(f"{what} has {pointers.shape[-1]} entries, but {num_lines} lines need {num_lines + 1}")

@@ -59,11 +59,8 @@ def _misfits(flat: Array, encoding: str) -> Array:
 
 @default_float_environment()
 def encode_values(values: Array, encoding: str) -> bytes:
-    """Returns the bytes of float values, rounded to nearest even, row-major.
-
-    Args:
-        values: float32 or float64, of any shape; for "int8_scaled" all of them finite.
-        encoding: one of ``NARROW``.
+    """Returns the bytes of float values, row-major, rounded to nearest even; for "int8_scaled" all of them must be
+    finite.
     """
     flat = np.ascontiguousarray(values).reshape(-1)
     if encoding == "bfloat16":
@@ -84,10 +81,8 @@ def encode_values(values: Array, encoding: str) -> bytes:
 
 @default_float_environment()
 def decode_values(data: Bulk, encoding: str, dtype: str, num_values: int) -> Array:
-    """Returns values of ``dtype``, shape (num_values,); bfloat16 as uint16 bits.
-
-    Raises:
-        InvalidArgumentError: ``data`` has the wrong length, or ``dtype`` is not wider than ``encoding``.
+    """Returns values of ``dtype``, shape (num_values,), bfloat16 as uint16 bits; ``InvalidArgumentError`` for wrong
+    bytes.
     """
     if encoding != dtype and not widens(encoding, dtype):
         raise InvalidArgumentError(f"values of {dtype} do not come as {encoding}")
@@ -118,10 +113,8 @@ _PLAIN_KEYS = {pb.KEY_ENCODING_U32: "<u4", pb.KEY_ENCODING_U64: "<u8"}
 def decode_keys(piece: pb.TensorSlice, data: Bulk, key_type: np.dtype[Any]) -> Array:
     """Returns the keys of a slice, whose bytes are ``data``, shape (n,), as ``key_type``, uint32 or uint64.
 
-    Raises:
-        InvalidArgumentError: the encoding is unknown, the bytes are no encoding of num_keys keys, or ``key_type`` does
-            not hold one of them.
-        EngineMissingError: the keys are packed, and this installation has no engine.
+    Raises ``InvalidArgumentError`` for an unknown encoding, wrong bytes, or a key beyond ``key_type``;
+    ``EngineMissingError`` if the keys are packed, and this installation has no engine.
     """
     keys = _decode(piece, data, key_type)
     if piece.num_keys not in (0, len(keys)):
@@ -132,11 +125,7 @@ def decode_keys(piece: pb.TensorSlice, data: Bulk, key_type: np.dtype[Any]) -> A
 
 
 def decode_rows(piece: pb.TensorSlice, data: Bulk, dtype: str, num_values: int) -> Array:
-    """Returns the values of a slice, whose bytes are ``data``, shape (num_values,), as ``dtype``; bfloat16 as uint16.
-
-    Raises:
-        InvalidArgumentError: the encoding is unknown, or the bytes are no encoding of ``num_values`` values.
-    """
+    """Returns the values of a slice, whose bytes are ``data``, as ``decode_values`` does."""
     if piece.value_encoding == pb.VALUE_ENCODING_UNSPECIFIED:
         return decode_values(data, dtype, dtype, num_values)
     known = {number: name for name, number in pb.ValueEncoding.items()}

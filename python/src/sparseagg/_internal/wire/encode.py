@@ -75,15 +75,11 @@ class WireFormat:
                 raise misfit(data.spec, data.keys, at, data.values.reshape(-1)[at], encoding)
 
     def encode_keys(self, keys: Array) -> tuple[str, int, Bulk]:
-        """Encodes keys in the smallest encoding. The plain encoding, which wins a tie, borrows the keys.
+        """Encodes keys, contiguous and little-endian, in the smallest encoding. The plain one, which wins a tie,
+        borrows them.
 
-        Only the engine packs keys: without one in this installation, they are sent plain.
-
-        Args:
-            keys: uint32 or uint64, shape (n,), contiguous and little-endian.
-
-        Returns:
-            The encoding's name in ``KeyEncoding`` of the proto, first_key, and the bytes.
+        Only the engine packs keys: without one in this installation, they are sent plain. Returns the encoding's name
+        in ``KeyEncoding`` of the proto, first_key, and the bytes.
         """
         plain = f"U{keys.dtype.itemsize * 8}"
         engine = extension.find() if self.keys and len(keys) else None
@@ -133,17 +129,10 @@ class ServerWire:
         return cls(chunk_bytes, frozenset(info.key_encodings), frozenset(info.value_encodings))
 
     def format(self, spec: RoundSpec, key_encoding: KeyEncoding, value_encoding: ValueEncoding) -> WireFormat:
-        """Returns the encodings of an upload.
+        """Returns the encodings of an upload, from the arguments of ``Round.submit``.
 
-        Args:
-            spec: of the round.
-            key_encoding: one of ``ENCODINGS``.
-            value_encoding: a name of ``NARROW``, for all tensors whose dtype is a wider float; or a mapping from tensor
-                names to such names; or None: values are not rounded.
-
-        Raises:
-            InvalidArgumentError: the client or the server does not know an encoding, or it is not narrower than its
-                tensor's dtype.
+        Raises ``InvalidArgumentError`` for an encoding that the client or the server does not know, or that is not
+        narrower than its tensor's dtype.
         """
         check_key_encoding(key_encoding)
         by_tensor = value_encodings(spec, value_encoding)
@@ -203,25 +192,15 @@ def encode_chunks(
     first: int = 0,
     base_version: int | None = None,
 ) -> Iterator[ChunkMessage]:
-    """Yields the chunks of one submission, each of about ``chunk_bytes`` at most, and of one row at least.
+    """Yields the chunks of one submission, each of about ``chunk_bytes`` in plain encodings at most, and of one row at
+    least.
 
     "int8_scaled" values are cut between blocks of a scale only, so that ``chunk_bytes`` does not change the values. A
-    chunk then has at least the rows that fill whole blocks, which are up to 64.
+    chunk then has at least the rows that fill whole blocks, which are up to 64. Chunks before number ``first`` are not
+    encoded, and a tensor without keys is not sent.
 
-    Deterministic: the same arguments give the same chunks.
-    Cost: memory for the packed keys and rounded values of one chunk. Everything else is borrowed from the arrays.
-
-    Args:
-        tensors: the update. A tensor without keys is not sent.
-        client_id: of the client.
-        submission_id: of the content.
-        round_name: "rounds/{id}", or empty for ``Aggregate``.
-        weight: of the submission; None for none.
-        chunk_bytes: of one chunk's slices in plain encodings. Packed slices take less.
-        wire: the encodings that may be used.
-        upload_tag: of an upload that may be resumed.
-        first: number of the first chunk to yield. Earlier chunks are not encoded.
-        base_version: of an upload to a stream; None for none.
+    Deterministic: the same arguments give the same chunks. Cost: memory for the packed keys and rounded values of one
+    chunk. Everything else is borrowed from the arrays.
     """
     sequence, end_bytes = 0, 0
     plan = plan_chunks(tensors, chunk_bytes, wire)

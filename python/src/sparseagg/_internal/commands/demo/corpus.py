@@ -46,14 +46,10 @@ class Corpus:
 
 
 def load(source: str | None, max_clients: int | None = None) -> Corpus:
-    """Loads a folder (a client for each file), a play (a client for each speaker) or Python's standard library.
+    """Loads a folder (a client for each file), a play (a client for each speaker) or, for None, Python's standard
+    library.
 
-    Args:
-        source: path of a folder or a play; None for the standard library.
-        max_clients: number of clients at most, the first ones; None for all.
-
-    Raises:
-        ValueError: fewer than two texts of a useful length.
+    Raises ``ValueError`` for fewer than two texts of a useful length.
     """
     if source is None:
         description, texts = "Python's standard library", load_standard_library()
@@ -154,19 +150,10 @@ def count_tokens(tokens: list[str]) -> tuple[Array, Array]:
 def learn_vocabulary(
     client: Client, texts: list[Text], size: int, concurrency: int
 ) -> tuple[Vocabulary, RoundInfo, int]:
-    """Runs the round of counts.
+    """Runs the round of counts: returns the ``size`` most frequent tokens, the round, and how many tokens two clients
+    use.
 
-    Args:
-        client: of the server.
-        texts: of the clients that take part.
-        size: number of tokens to keep at most.
-        concurrency: number of clients that submit at the same time.
-
-    Returns:
-        The vocabulary, the round, and the number of tokens that at least two clients use.
-
-    Raises:
-        ValueError: no two clients share a token.
+    Raises ``ValueError`` if no two clients share a token.
     """
     counting = client.create_round(_SPEC)
     with (

@@ -250,15 +250,10 @@ def table_row(report: RoundReport, loss: float) -> str:
 
 
 def plot(path: pathlib.Path, losses: Sequence[float], reports: Sequence[RoundReport]) -> bool:
-    """Draws the loss, and the bytes sent against those of dense updates, as a PNG.
+    """Draws the loss, before the first round and after each, and the bytes sent against those of dense updates, as a
+    PNG.
 
-    Args:
-        path: of the picture.
-        losses: before the first round, and after each round.
-        reports: of the rounds.
-
-    Returns:
-        Whether matplotlib is installed and has drawn the picture.
+    Returns whether matplotlib is installed and has drawn the picture.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
