@@ -36,6 +36,8 @@ from sparseagg.v1 import aggregation_pb2 as pb
 class Round(RoundCalls):
     """A round on the server, from the methods of ``Client``, or from ``from_handle``. Threads: as ``Client``.
 
+    The attributes are those of ``sparseagg.Round``.
+
     After an error, ``info`` is the last description that the server has given, after a ``RoundFailedError`` that of the
     failed or cancelled round.
     """

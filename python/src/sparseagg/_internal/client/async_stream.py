@@ -128,10 +128,7 @@ class Stream(StreamAttributes):
     async for version in stream.versions():                        # the coordinator
         result = await stream.result(version.version)
 
-    Attributes:
-        name: the stream's name, "streams/{id}".
-        spec: what each version computes.
-        info: the stream as the server described it at ``info.as_of``; ``refresh`` asks again.
+    The attributes are those of ``sparseagg.Stream``.
     """
 
     def __init__(self, connection: Connection | MemoryConnection, info: StreamInfo) -> None:

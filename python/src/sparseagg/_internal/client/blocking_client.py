@@ -32,12 +32,24 @@ class _Twin:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             return getattr(self._inner, name)
 
+        def __dir__(self) -> list[str]:
+            return [*super().__dir__(), *(name for name in self._ATTRIBUTES if hasattr(self._inner, name))]
+
 
 class Round(_Twin, RoundAttributes):
     """A round on the server, from the methods of ``Client``, or from ``from_handle``. Thread-safe.
 
     A round can be pickled, unless it is one of ":memory:". The copy has a connection of its own, as a round of
     ``from_handle`` has; its first call opens it. The pickle has the client's arguments, a token among them.
+
+    Attributes:
+        name: the name, "rounds/{id}".
+        spec: the round's spec.
+        info: the round as the server described it at ``info.as_of``; ``refresh`` asks again. ``submit`` and calls of
+            others do not change it.
+        handle: a string from which ``from_handle`` makes this round in another process, such as
+            "sparseagg://host:port/rounds/ID". It has the client's ``public_address``, by default its ``address``.
+            ``FailedPreconditionError`` for a round of ":memory:", which no other process can reach.
     """
 
     handle: str
@@ -97,6 +109,11 @@ class Stream(_Twin, async_stream.StreamAttributes):
     stream.submit("client-7", update, base_version=version)   # a client, whenever it is ready
     for version in stream.versions():                         # the coordinator
         result = stream.result(version.version)
+
+    Attributes:
+        name: the stream's name, "streams/{id}".
+        spec: what each version computes.
+        info: the stream as the server described it at ``info.as_of``; ``refresh`` asks again.
     """
 
     def __init__(self, inner: async_stream.Stream) -> None:
@@ -129,6 +146,9 @@ class PublishedModel(_Twin):
 
     One process publishes; it may be restarted, and goes on with the versions on the server. Any number of clients catch
     up, meanwhile. ``catch_up`` is thread-safe, ``publish`` is not.
+
+    Attributes:
+        name: the model's name.
     """
 
     name: str

@@ -65,13 +65,7 @@ class RoundCalls(RoundAttributes):
 
     @property
     def handle(self) -> str:
-        """What ``Round.from_handle`` makes this round of in another process, such as "sparseagg://host:port/rounds/ID".
-
-        It has the client's ``public_address``, by default its ``address``.
-
-        Raises:
-            FailedPreconditionError: the round is one of ":memory:", which no other process can reach.
-        """
+        """A string from which ``Round.from_handle`` makes this round in another process."""
         return self._connection.endpoint.handle(self.name)
 
     async def refresh(self) -> RoundInfo:
