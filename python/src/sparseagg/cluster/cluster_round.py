@@ -23,8 +23,7 @@ from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.bounds import home_of
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
 from sparseagg.cluster import published
-from sparseagg.cluster.join import join_ranges, rows_between
-from sparseagg.cluster.plan import Plan, cuts_of_counts, on_all
+from sparseagg.cluster.plan import Plan, cuts_of_counts, join_ranges, on_all, rows_between
 from sparseagg.cluster.published import (
     Listed,
     Part,

@@ -29,8 +29,7 @@ from sparseagg._internal.results.info import raise_if_failed
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.exchange import put_result_range, result_range
-from sparseagg.cluster.join import COLUMNS, concatenated, dense, is_cut, is_dense, rows_between
-from sparseagg.cluster.plan import KeyRange
+from sparseagg.cluster.plan import COLUMNS, KeyRange, concatenated, dense, is_cut, is_dense, rows_between
 from sparseagg.errors import FailedPreconditionError, InternalError, NotFoundError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 

@@ -24,8 +24,7 @@ from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.options import DTYPES, ORDER_OPS
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.exchange import count_keys
-from sparseagg.cluster.join import is_cut
-from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, on_all, ranges_of_counts
+from sparseagg.cluster.plan import KeyRange, Plan, cuts_of_rows, is_cut, on_all, ranges_of_counts
 from sparseagg.cluster.published import Part, RangeStore, name_of_clients
 from sparseagg.cluster.reduce import KnownRounds, RangeTask, check_homes, merges_on_arrival, range_spec, run_task
 from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, RoundFailedError, UnavailableError

@@ -26,8 +26,7 @@ from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg.cluster.exchange import leaves as leaves_of
-from sparseagg.cluster.join import is_cut, is_dense
-from sparseagg.cluster.plan import on_all
+from sparseagg.cluster.plan import is_cut, is_dense, on_all
 from sparseagg.cluster.published import Listed, Part
 from sparseagg.cluster.reduce import merges_on_arrival
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError

@@ -501,7 +501,7 @@ class PublishedModel:
 
     async def _remove(self, each: _Kept) -> None:
         with contextlib.suppress(NotFoundError):  # its result_ttl is over
-            await self._connection.delete_round(each.name)
+            await self._connection.call("DeleteRound", pb.DeleteRoundRequest(name=each.name))
 
     async def _is_done(self, round_id: str) -> bool:
         try:

@@ -358,7 +358,7 @@ class Round(RoundCalls):
 
     async def delete(self) -> None:
         """Removes the round and its result from the server; ``NotFoundError`` if the server has no such round."""
-        await self._connection.delete_round(self.name)
+        await self._connection.call("DeleteRound", pb.DeleteRoundRequest(name=self.name))
 
     async def _close(self, request: pb.CloseRoundRequest, deadline: float | None) -> RoundInfo:
         """Closes the round on the server."""

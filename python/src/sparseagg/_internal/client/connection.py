@@ -211,9 +211,19 @@ class Connection:
         own = self._own_deadline(wait_s, deadline)
         limit = call_seconds(deadline, own, patient)
 
+        is_repeated = False
+
         async def attempt() -> Any:
-            with self._server.channels.first() as stub, named_if_late(method, limit):
-                return await self._answer(getattr(stub, method), request, call_seconds(deadline, own, patient))
+            nonlocal is_repeated
+            try:
+                with self._server.channels.first() as stub, named_if_late(method, limit):
+                    return await self._answer(getattr(stub, method), request, call_seconds(deadline, own, patient))
+            except grpc.RpcError as error:
+                # An earlier attempt has deleted the round.
+                if is_repeated and method == "DeleteRound" and error.code() is grpc.StatusCode.NOT_FOUND:
+                    return None
+                is_repeated = True
+                raise
 
         if limit is not None and own is not None and (deadline is None or own < deadline):
             return await self._retried(attempt, own, late=f"{no_answer(method, limit)}: ")
@@ -289,24 +299,6 @@ class Connection:
     async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
         return RoundInfo._from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name), deadline=deadline))
-
-    async def delete_round(self, name: str) -> None:
-        """Deletes a round. NOT_FOUND in a later attempt is success: an earlier attempt has deleted the round."""
-        is_repeated = False
-        own = self._own_deadline()
-        limit = call_seconds(own)
-
-        async def attempt() -> None:
-            nonlocal is_repeated
-            try:
-                with self._server.channels.first() as stub, named_if_late("DeleteRound", limit):
-                    await self._answer(stub.DeleteRound, pb.DeleteRoundRequest(name=name), call_seconds(own))
-            except grpc.RpcError as error:
-                if not is_repeated or error.code() is not grpc.StatusCode.NOT_FOUND:
-                    is_repeated = True
-                    raise
-
-        await self._retried(attempt, own, late="" if limit is None else f"{no_answer('DeleteRound', limit)}: ")
 
     async def server_wire(self, deadline: float | None = None) -> ServerWire:
         """Returns the encodings and the chunk size that the server takes. The server is asked once."""

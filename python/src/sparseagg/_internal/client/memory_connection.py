@@ -172,10 +172,6 @@ class MemoryConnection:
         """Returns the round as it is now."""
         return RoundInfo._from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name)))
 
-    async def delete_round(self, name: str) -> None:
-        """Deletes a round."""
-        await self.call("DeleteRound", pb.DeleteRoundRequest(name=name))
-
     async def server_wire(self, deadline: float | None = None) -> ServerWire:
         """Returns the value encodings to which updates may be rounded."""
         with self._open():

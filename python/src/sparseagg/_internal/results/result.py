@@ -14,7 +14,7 @@ from sparseagg._internal.base.foreign import Array, bits_from_float, default_flo
 from sparseagg._internal.base.text import html_table, plain
 from sparseagg._internal.results.forms import Forms, draw
 from sparseagg._internal.results.info import RoundInfo
-from sparseagg._internal.spec.of_model import model_arrays, overlapping_arrays, tied_arrays
+from sparseagg._internal.spec.of_model import model_arrays, tied_arrays
 from sparseagg._internal.spec.options import dtype_name, key_bytes, shape_of_rows
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.arrays import kind_of
@@ -380,11 +380,7 @@ class Result(Mapping[str, TensorResult]):
             addition.run()
 
     def _repeated(self, arrays: Mapping[str, Any]) -> set[str]:
-        """Returns the names of tied arrays whose tensors are added by another name already.
-
-        Raises:
-            InvalidArgumentError: the results of tied arrays differ, or arrays overlap in another way.
-        """
+        """Returns the names of tied arrays whose tensors are added by another name already; they must not differ."""
         repeated: set[str] = set()
         for names in tied_arrays(arrays):
             # A tensor that no client has sent, as the second name of a module's gradient, adds nothing.
@@ -396,10 +392,4 @@ class Result(Mapping[str, TensorResult]):
                     f"differ: add the right one with result[name].add_to(array)"
                 )
             repeated.update(set(names) - {first})
-        overlap = overlapping_arrays({name: array for name, array in arrays.items() if name not in repeated})
-        if overlap is not None:
-            raise InvalidArgumentError(
-                f"tensors {overlap[0]!r} and {overlap[1]!r} have elements in common in the model's memory, to which "
-                "both would be added: add the right one with result[name].add_to(array)"
-            )
         return repeated
