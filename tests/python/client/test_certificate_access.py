@@ -14,8 +14,9 @@ import sparseagg as sa
 from guarded_server import make_token
 from http_calls import request
 from signing import key_pair
-from sparseagg._internal.certificates.bundle import _read_chunks, _varint
+from sparseagg._internal.certificates.bundle import _read_chunks
 from sparseagg._internal.commands.cli import main
+from sparseagg._internal.wire.message import varint
 from sparseagg.cluster.exchange import leaves
 
 
@@ -46,7 +47,7 @@ def test_large_export_comes_in_pages(start_server, certificate_key, tmp_path):
     chunks = list(_read_chunks(path))
     assert [chunk.client_id for chunk in chunks[:2]] == ["c0", "c0"]
     data = [chunk.SerializeToString() for chunk in (chunks[1], chunks[0], *chunks[2:])]
-    path.write_bytes(b"".join(_varint(len(each)) + each for each in data))
+    path.write_bytes(b"".join(varint(len(each)) + each for each in data))
     with pytest.raises(sa.certificates.VerificationError, match="chunk 0 of client 'c0' cannot be read: it is chunk 1"):
         sa.certificates.verify(certificate, public, bundle=tmp_path / "bundle")
 

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from signing import key_pair, rsa_key
-from sparseagg._internal.certificates.bundle import _read_chunks, _varint
+from sparseagg._internal.certificates.bundle import _read_chunks
 from sparseagg._internal.certificates.statement import content_digest, decode_cbor, encode_cbor
 from sparseagg._internal.wire.columns import decode_keys
+from sparseagg._internal.wire.message import varint
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec(
@@ -199,7 +200,7 @@ def _chunks(bundle):
 def _with_chunks(bundle, folder, chunks):
     shutil.copytree(bundle, folder)
     data = [chunk.SerializeToString() for chunk in chunks]
-    (folder / "submissions.pb").write_bytes(b"".join(_varint(len(each)) + each for each in data))
+    (folder / "submissions.pb").write_bytes(b"".join(varint(len(each)) + each for each in data))
     return folder
 
 

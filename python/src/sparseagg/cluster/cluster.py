@@ -381,12 +381,7 @@ ServerArgument = Union[str, Client, Cluster, ClusterClient]
 def server_client(server: ServerArgument, **credentials: Any) -> Client | ClusterClient:
     """Returns a client whose rounds are on the server or the cluster. Its ``close`` closes what is made here.
 
-    Args:
-        server: see ``ServerArgument``. Of addresses with commas, this process merges.
-        credentials: of ``Client``, for addresses.
-
-    Raises:
-        InvalidArgumentError: an argument is wrong.
+    ``credentials``: of ``Client``, for addresses. Of addresses with commas, this process merges.
     """
     if isinstance(server, Cluster):
         return server.client()
@@ -413,13 +408,8 @@ Rule = Callable[[Inspection], ClientWeights]
 def finish_by_rule(rnd: Round, rule: Rule, only: Collection[str] | None = None) -> tuple[Result, ClientWeights]:
     """Seals a round, lets the rule weigh its clients, and closes it with these weights.
 
-    Args:
-        rnd: an open or sealed round.
-        rule: such as ``sparseagg.robust.krum`` with its arguments.
-        only: the clients that the rule sees; the others get weight 0. Clients that have not submitted are left out.
-
-    Raises:
-        SparseaggError: the rule or the round refuses; the round is sealed then, or failed.
+    ``only``: the clients that the rule sees; the others get weight 0, and those that have not submitted are left out. A
+    ``SparseaggError`` of the rule leaves the round sealed.
     """
     rnd.seal()
     found = inspect(rnd)

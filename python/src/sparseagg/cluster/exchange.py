@@ -116,15 +116,8 @@ async def export_page(
     """Returns one page of an export, for a caller that does not hold all submissions at once.
 
     The page has no client ids: ``export_submissions`` of an empty range of keys has them, in order of places.
-
-    Args:
-        page_token: of the page before; "" for the first page.
-        max_bytes: of the page, at most and by default the server's limit.
-        any_order: the keys of an update need not ascend, so that the server sorts nothing.
-
-    Raises: as ``export_submissions``, and
-        InvalidArgumentError: the token is not of this round.
-        AbortedError: with ``any_order``: the submissions have been sorted since the page before.
+    ``any_order``: the keys of an update need not ascend, so that the server sorts nothing; ``AbortedError`` then, if
+    the submissions have been sorted since the page before.
     """
     request, deadline = _request(pb.ExportSubmissionsRequest, rnd, tensor, keys), checked_deadline(timeout)
     request.page_token = page_token
@@ -151,20 +144,13 @@ async def put_result_range(
     keys: tuple[int, int | None] = (0, None),
     timeout: Timeout = None,
 ) -> None:
-    """Keeps a part of a cluster's result on this server.
+    """Keeps a part of a cluster's result on this server: rows of one tensor; or the list of all ranges, which ends the
+    round.
 
-    Args:
-        page: rows of one tensor; or, without a tensor, the list of all ranges, which ends the round.
-        created: when this server's round was created, as its ``info`` says.
-        only: names the clients that count; "": all.
-        plan: names how the result is cut.
-        keys: range of the page's keys (begin, end).
-
-    Raises:
-        FailedPreconditionError: the round is not sealed, not a cluster's, or another one of the same name; or its
-            list has another ``only`` or ``plan``.
-        InvalidArgumentError, AlreadyExistsError: the range overlaps another one, or is there with other rows.
-        UnimplementedError: the server is older than this method.
+    ``created``: when this server's round was created, as its ``info`` says. ``only``, ``plan``: name the clients that
+    count ("": all), and how the result is cut. Raises ``FailedPreconditionError`` if the round is not sealed, not a
+    cluster's, or another one of the same name; or its list has another ``only`` or ``plan``; ``InvalidArgumentError``
+    or ``AlreadyExistsError`` for a range that overlaps another one, or is there with other rows.
     """
     request = pb.PutResultRangeRequest(name=rnd.name, only=only, plan=plan, page=page)
     request.create_time.FromDatetime(created)
@@ -176,8 +162,7 @@ async def put_result_range(
 async def result_range(rnd: async_round.Round, tensor: str = "", begin: int = 0, timeout: Timeout = None) -> Page:
     """Returns a range of a cluster's result as this server has it; without a tensor the list of all ranges.
 
-    Raises:
-        NotFoundError: there is no result yet, or none of its ranges here begins so.
+    Raises ``NotFoundError`` if there is no result yet, or none of its ranges here begins so.
     """
     request = pb.GetResultRangeRequest(name=rnd.name, tensor=tensor, begin=begin)
     page: Page = await rnd._connection.call("GetResultRange", request, 0.0, checked_deadline(timeout))
@@ -236,17 +221,11 @@ async def count_keys(
     within: tuple[int, Sequence[int]] | None = None,
     timeout: Timeout = None,
 ) -> Array:
-    """Returns how many keys the submissions of the sealed round have in each bucket, to plan ranges of keys.
+    """Returns how many keys the submissions of the sealed round have in each bucket, uint64, to plan ranges of keys.
 
-    Args:
-        tensor: name of a tensor; None for the only one.
-        bits: the last ones of a key, in which the keys of a bucket differ.
-        within: bits and numbers of larger buckets, whose parts alone are counted, one after the other; None: all.
-
-    Returns:
-        Of each bucket, uint64. A key of several submissions counts several times, unless they are merged.
-
-    Raises: as ``export_submissions``; InvalidArgumentError also for more than 131072 buckets.
+    ``bits``: the last ones of a key, in which the keys of a bucket differ. ``within``: bits and numbers of larger
+    buckets, whose parts alone are counted, one after the other. A key of several submissions counts several times,
+    unless they are merged. 131072 buckets at most.
     """
     request, deadline = _request(pb.ExportSubmissionsRequest, rnd, tensor, None), checked_deadline(timeout)
     request.buckets.bits = checked_integer("bits must be a number of bits, 0 to 63", bits, 0, 63)
@@ -304,15 +283,7 @@ async def add_partial(
 
 @_of_round
 async def leaves(rnd: async_round.Round) -> Leaves:
-    """Returns the leaves of the submissions, of which the certificate's tree is made.
-
-    For whoever makes a certificate of several servers' rounds.
-
-    Raises:
-        FailedPreconditionError: the round's spec asks for no certificate.
-        PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
-        UnimplementedError: the server is older than this method.
-    """
+    """Returns the leaves of the submissions, for whoever makes a certificate of several servers' rounds."""
     counted: dict[str, bytes] = {}
     request = pb.ListSubmissionsRequest(parent=rnd.name, with_leaves=True)
     with naming_round(rnd.name):

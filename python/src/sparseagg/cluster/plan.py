@@ -63,13 +63,11 @@ class Plan:
 def ranges_of_counts(
     count: Count, num_rows: int, most: int, number_for: Callable[[int], int]
 ) -> tuple[list[KeyRange], bool]:
-    """Returns ranges of all keys, as ``cuts_of_counts``, and whether servers may send them in any order.
+    """Returns ranges of all keys, ``most`` of them, as ``cuts_of_counts``, and whether servers may send them in any
+    order.
 
     Buckets have no more than a sixteenth of a range, but for single keys: the fullest are counted in parts.
-
-    Args:
-        most: ranges at most; nothing is counted for one.
-        number_for: how many ranges so many keys have.
+    ``number_for``: how many ranges so many keys have.
     """
     if most == 1:
         return [(0, None)], True

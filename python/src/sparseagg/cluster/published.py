@@ -103,10 +103,8 @@ def name_of_clients(counted: frozenset[str] | None) -> str:
 
 
 def read_part(part: Part, rounds: Sequence[Round], keys: KeyRange = (0, None)) -> TensorResult:
-    """Returns the rows of a range, or those of them with some keys, in the sparse layout.
-
-    Raises:
-        NotFoundError: the server has lost the rows, or their result_ttl is over.
+    """Returns the rows of a range, or those of them with some keys, in the sparse layout; ``NotFoundError`` if they are
+    lost.
     """
     opened = rounds[part.server]
     reader = ResultReader()
@@ -156,11 +154,8 @@ def read_list(opened: Round, deadline: float | None = None) -> Listed | None:
 def wait_for_list(opened: Round, timeout: Timeout) -> Listed:
     """Returns the list of a server's round, as soon as the round has ended.
 
-    Raises:
-        DeadlineExceededError: it has not ended after ``timeout``.
-        RoundFailedError: it was cancelled.
-        FailedPreconditionError: it has ended without a list.
-        NotFoundError: it has been deleted.
+    Raises ``DeadlineExceededError`` after ``timeout``, ``RoundFailedError`` if the round was cancelled,
+    ``FailedPreconditionError`` if it has ended without a list, ``NotFoundError`` if it has been deleted.
     """
     raise_if_failed(opened.wait(timeout))
     found = read_list(opened)
@@ -174,10 +169,8 @@ def wait_for_list(opened: Round, timeout: Timeout) -> Listed:
 def read_tensor(
     spec: RoundSpec, tensor: TensorSpec, listed: Sequence[Part], rounds: Sequence[Round], keys: KeyRange
 ) -> TensorResult:
-    """Returns the rows of a tensor with keys of a range, from the ranges that ``listed`` has of it.
-
-    Raises:
-        NotFoundError: a server has lost its part, or the result_ttl is over.
+    """Returns the rows of a tensor with keys of a range, from the ranges that ``listed`` has of it, as
+    ``read_part``.
     """
     own = [part for part in listed if part.tensor == tensor.name]
     met = [part for part in own if _meets(part.begin, part.end, keys)] or own[:1]

@@ -44,19 +44,11 @@ class RangeMerge:
     def run(
         self, only: frozenset[str] | None, message_bytes: Sequence[int] | None, deadline: float | None
     ) -> tuple[list[RoundInfo], dict[str, list[TensorResult | Part]], RangeStore | None]:
-        """Seals and merges.
+        """Seals and merges; raises as ``ClusterRound.finish``.
 
-        Args:
-            only: the clients whose submissions count; None: all.
-            message_bytes: the largest messages of the servers, where ranges of results that are not cut go; None: all
-                ranges come to the caller.
-            deadline: on ``time.monotonic``'s clock; None: that of the clients' calls.
-
-        Returns:
-            The servers' rounds; the results of each tensor's ranges, in order of keys: of none if there is nothing; and
-            where they went.
-
-        Raises: as ``ClusterRound.finish``.
+        ``message_bytes``: the largest messages of the servers, where ranges of results that are not cut go; None: all
+        ranges come to the caller. Returns the servers' rounds; the results of each tensor's ranges, in order of keys:
+        of none if there is nothing; and where they went.
         """
         begun = time.monotonic()
         infos = on_all(self._rounds, lambda opened: opened.seal(call_seconds(deadline)))
@@ -196,13 +188,10 @@ _RETRIES = 10  # of a range, when its actor has died: such a range may need more
 
 
 class LocalExecutor:
-    """Merges ranges in threads of this process.
+    """Merges ranges in threads of this process, over borrowed clients of each server.
 
     ``run`` returns the results in the order of the tasks, or raises the error of the first one. At ``deadline`` it
     raises ``DeadlineExceededError``; ranges that are being merged then end by themselves.
-
-    Args:
-        clients: of each server; borrowed.
     """
 
     def __init__(self, clients: Sequence[Client], reducers: int) -> None:

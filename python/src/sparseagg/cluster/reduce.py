@@ -106,11 +106,9 @@ def run_task(task: RangeTask, clients: Sequence[Client], known: KnownRounds) -> 
 def reduce_range(task: RangeTask, rounds: Sequence[Round], known: KnownRounds) -> TensorResult:
     """Returns the merged rows of a range, in the sparse layout.
 
-    Raises:
-        RoundFailedError: the merge failed, as that of one server would have.
-        FailedPreconditionError: a client has submissions on two servers; or a round is not sealed any more; or its
-            submissions cannot be exported.
-        InternalError: a server has exported another number of submissions than its round has.
+    Raises ``RoundFailedError`` if the merge failed, as that of one server would have; ``FailedPreconditionError`` if a
+    client has submissions on two servers, or a round is not sealed any more; ``InternalError`` if a server has exported
+    another number of submissions than its round has.
     """
     tensor = task.spec.tensors[0]
     try:

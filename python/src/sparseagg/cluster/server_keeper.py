@@ -186,12 +186,8 @@ def ray_session(num_cpus: float) -> Iterator[Any]:
     """Lends Ray: the one that this process is connected to; or that of RAY_ADDRESS, as in a job of ``ray job submit``,
     or of ``ray start``; or one on this machine, which ends with the context.
 
-    Args:
-        num_cpus: that the caller's actors take. A Ray that is started here offers as many more as the machine has, for
-            tasks such as those of Ray Data.
-
-    Raises:
-        UnimplementedError: Ray is not installed.
+    ``num_cpus``: that the caller's actors take. A Ray that is started here offers as many more as the machine has, for
+    tasks such as those of Ray Data. Raises ``UnimplementedError`` if Ray is not installed.
     """
     try:
         ray: Any = importlib.import_module("ray")

@@ -74,9 +74,8 @@ def cluster_info(
 ) -> RoundInfo:
     """Returns the description of a cluster's round, whose result is on the servers (``listed``), or in this process.
 
-    Args:
-        own_times: seconds of the steps in this process; none: those of the process that has closed the round.
-        cut: how many rows of ``tensors`` were cut, by tensor.
+    ``own_times``: seconds of the steps in this process; none: those of the process that has closed the round. ``cut``:
+    how many rows of ``tensors`` were cut, by tensor.
     """
     clips = [info.clip for info in infos if info.clip is not None]
     times = own_times or (listed[1]["times"] if listed is not None else {})
@@ -152,13 +151,7 @@ def certify(
 ) -> RoundCertificate:
     """Signs what the servers of a cluster have computed together: a result of all submissions of sealed rounds.
 
-    Args:
-        key_file: an Ed25519 private key in PEM.
-        close_time: from ``time_now``; None: now.
-
-    Raises:
-        FailedPreconditionError: there is no submission.
-        InvalidArgumentError, OSError: the file has no such key, or cannot be read.
+    Raises ``FailedPreconditionError`` if there is no submission; as ``read_private_key`` for the file.
     """
     key = read_private_key(key_file)
     parts = on_all(rounds, leaves_of)

@@ -24,10 +24,8 @@ _ATTEMPTS = 5
 
 
 class Copies:
-    """A folder of models: FOLDER/MODEL/VERSION/TENSOR.npy. Safe for several processes.
-
-    Args:
-        folder: None: a folder of this user among the temporary files.
+    """A folder of models: FOLDER/MODEL/VERSION/TENSOR.npy; by default of this user's temporary files. Safe for
+    processes.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:

@@ -133,15 +133,10 @@ class Merge:
         return tensor_spec(name, table, own, is_sparse, on_nonfinite=on_nonfinite, **how)
 
     def add(self, client_id: str, update: Mapping[str, Any], weight: float) -> None:
-        """Merges an update, completely or not at all.
+        """Merges an update, completely or not at all; a ``SparseaggError`` says why it is refused.
 
-        Args:
-            client_id: sets the order of sums.
-            update: by tensor: (keys, rows) of differences, or the whole array, also of a sparse tensor.
-            weight: such as the number of examples.
-
-        Raises:
-            sa.SparseaggError: the update is refused, and does not count; the message says why.
+        ``client_id`` sets the order of sums. ``update``: by tensor, (keys, rows) of differences, or the whole array,
+        also of a sparse tensor.
         """
         with naming_client(client_id):
             prepared = self._prepared(update)
@@ -174,20 +169,13 @@ class Merge:
     def finish(
         self, counted: Iterable[str], optimizer: RowOptimizer | None
     ) -> tuple[dict[str, Table], dict[str, Any], set[str]]:
-        """Merges, and takes the step.
+        """Merges, and takes the step; a ``SparseaggError`` if nothing could be merged, or an update not be taken out
+        any more.
 
-        Args:
-            counted: ids of the clients whose updates count. Others may have been added, or a server may have them: of
-                clients that died afterwards.
-            optimizer: of the server; None adds the merged differences, and takes the merged whole arrays.
-
-        Returns:
-            The tables of the next model; the keys that have changed of sparse tensors, by name, None for all keys; and
-            the ids among ``counted`` of which the server has no submission.
-
-        Raises:
-            sa.SparseaggError: nothing could be merged, as with weights that are all 0, or where an update that does not
-                count cannot be taken out any more (``Aggregator.withdraw``).
+        ``counted``: ids of the clients whose updates count. Others may have been added, or a server may have them: of
+        clients that died afterwards. ``optimizer``: of the server; None adds the merged differences, and takes the
+        merged whole arrays. Returns the tables of the next model; the keys that have changed of sparse tensors, by
+        name, None for all keys; and the ids among ``counted`` of which the server has no submission.
         """
         counted = set(counted)
         missing: set[str] = set()

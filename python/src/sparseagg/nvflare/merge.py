@@ -59,15 +59,9 @@ class ModelForm:
         return rows, [name for name in names if name not in rows]
 
     def spec(self, params_type: ParamsType, names: Collection[str] | None = None) -> sa.RoundSpec:
-        """Returns the spec of a round.
+        """Returns the spec of a round of these tensors, of which all submissions have the whole ones, as binned sums.
 
-        Args:
-            params_type: of the results.
-            names: of the tensors, of which all submissions have the whole ones, as binned sums. None: of all tensors,
-                each of which may be absent from a submission.
-
-        Raises:
-            InvalidArgumentError: the options make no sense.
+        None: of all tensors, each of which may be absent from a submission.
         """
         on_nonfinite, options = self._options()
         tracked = self._tracked()

@@ -23,12 +23,7 @@ def locked(path: Path) -> Iterator[None]:
     """Holds the lock of a file: of all threads and processes, one at a time. To change the file, read it in here.
 
     The lock is on ``.NAME.lock`` beside the file, since ``replaced`` makes a new file. All links to a file share it.
-
-    Blocks until the holder before is done or has ended.
-
-    Raises:
-        UnimplementedError: on Windows.
-        OSError: the folder cannot be written to, or its file system has no locks.
+    Blocks until the holder before is done or has ended. Raises ``UnimplementedError`` on Windows.
     """
     if sys.platform == "win32":
         raise UnimplementedError(f"{os.fspath(path)!r} needs a lock on a file, which there is not on Windows")

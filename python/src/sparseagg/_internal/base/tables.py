@@ -41,11 +41,8 @@ def read_table(table: Any, places: Places) -> Keyed:
     """Returns the keys and rows of a table.
 
     Keys are the column "key"; of pandas, where there is none, the index. The other columns are values. One of Arrow's
-    columns may hold lists. A table without rows has no keys, whatever its columns and their types are.
-
-    Raises:
-        ValueError: the table is of no kind that is read, has no keys, a value is missing or is no number, lists
-            differ in length, or ``places`` refuses the names; the message names the column.
+    columns may hold lists. A table without rows has no keys, whatever its columns and their types are. Raises
+    ``ValueError``, which names the column, for what is not read, or names that ``places`` refuses.
     """
     table = table if _is_pandas(table) else _as_arrow(table)
     if _num_rows(table) == 0:
@@ -54,11 +51,7 @@ def read_table(table: Any, places: Places) -> Keyed:
 
 
 def read_columns(table: Any, places: Places) -> Rows:
-    """Returns the rows of a table whose columns are all values.
-
-    Raises:
-        ValueError: as of ``read_table``; or there is a column "key".
-    """
+    """Returns the rows of a table whose columns are all values; ``ValueError`` also if there is a column "key"."""
     if _is_pandas(table) and not has_columns(table):
         return _pandas_numbers(table, "the series")
     table = table if _is_pandas(table) else _as_arrow(table)

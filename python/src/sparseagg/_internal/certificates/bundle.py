@@ -29,6 +29,7 @@ from sparseagg._internal.spec.options import DTYPES
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg._internal.wire.columns import decode_keys, decode_rows
+from sparseagg._internal.wire.message import read_varint, varint
 from sparseagg.errors import EngineMissingError, InvalidArgumentError, SparseaggError, UnavailableError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -56,7 +57,7 @@ class BundleWriter:
         """Writes the next chunks."""
         for chunk in chunks:
             data = chunk.SerializeToString()
-            self._file.write(_varint(len(data)) + data)
+            self._file.write(varint(len(data)) + data)
 
     def finish(self, envelope: bytes, result: Result) -> None:
         """Writes certificate and result."""
@@ -136,8 +137,7 @@ class StoredSubmission:
 def leaf_fields(leaf: bytes, what: str) -> list[Any]:
     """Returns the fields of a leaf: salt, ids, weight, base version, and a list for each tensor.
 
-    Raises:
-        VerificationError: it is no leaf; the message begins with ``what``.
+    Raises ``VerificationError``, which begins with ``what``, if it is no leaf.
     """
     try:
         fields = statement.decode_cbor(leaf)
@@ -162,11 +162,7 @@ def spec_of(statement: Mapping[str, Any]) -> RoundSpec:
 
 
 def read_submissions(folder: Path, spec: RoundSpec) -> Iterator[StoredSubmission]:
-    """Yields the submissions in the order of the file.
-
-    Raises:
-        VerificationError: the file is malformed; the message names the place.
-    """
+    """Yields the submissions in the order of the file; ``VerificationError`` names the place where it is malformed."""
     chunks: list[pb.ExportedChunk] = []
     for chunk in _read_chunks(pathlib.Path(folder) / _SUBMISSIONS):
         if chunks and chunk.client_id != chunks[0].client_id:
@@ -252,15 +248,11 @@ def _read_chunks(path: pathlib.Path) -> Iterator[pb.ExportedChunk]:
     data = memoryview(path.read_bytes())
     at = 0
     while at < len(data):
-        size = shift = 0
         begin = at
-        while True:
-            if at == len(data) or shift > 63:
-                raise VerificationError(f"bundle: {_SUBMISSIONS} ends within a length, at byte {begin}")
-            size |= (data[at] & 0x7F) << shift
-            shift, at = shift + 7, at + 1
-            if data[at - 1] < 0x80:
-                break
+        try:
+            size, at = read_varint(data, at)
+        except ValueError:
+            raise VerificationError(f"bundle: {_SUBMISSIONS} ends within a length, at byte {begin}") from None
         if at + size > len(data):
             raise VerificationError(f"bundle: {_SUBMISSIONS} ends within the chunk at byte {begin}")
         try:
@@ -340,11 +332,3 @@ def _as_update(tensor: TensorSpec, keys: Array, values: Array | None) -> Any:
         return keys, None
     rows = values if tensor.row_width == 1 else values.reshape(len(keys), tensor.row_width)
     return keys, rows
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])

@@ -46,10 +46,8 @@ def encode_cbor(item: Any) -> bytes:
 
 
 def decode_cbor(data: bytes) -> Any:
-    """Returns the item that ``data`` encodes.
-
-    Raises:
-        InvalidArgumentError: ``data`` is not the deterministic encoding of one item.
+    """Returns the item that ``data`` encodes; ``InvalidArgumentError`` if it is not the deterministic encoding of
+    one.
     """
     try:
         item, end = _decode(data, 0)
@@ -213,11 +211,8 @@ class VerificationError(SparseaggError):
 
 
 def read_keys(pem: bytes) -> dict[str, Any]:
-    """Returns the Ed25519 public keys of a PEM file with one key or more, by their ids.
-
-    Raises:
-        InvalidArgumentError: there is no such key.
-        UnimplementedError: the package ``cryptography`` is not installed.
+    """Returns the Ed25519 public keys of a PEM file by their ids; ``InvalidArgumentError`` if there is none or another
+    one.
     """
     try:
         from cryptography.hazmat.primitives import serialization
@@ -294,10 +289,8 @@ def _object(data: bytes, what: str) -> dict[str, Any]:
 def read_private_key(path: pathlib.Path) -> Any:
     """Returns the Ed25519 private key of a PEM file without a password.
 
-    Raises:
-        InvalidArgumentError: there is no such key, or everybody may replace it.
-        OSError: the file cannot be read.
-        UnimplementedError: the package ``cryptography`` is not installed.
+    Raises ``InvalidArgumentError`` if there is no such key, or everybody may replace it; OSError,
+    ``UnimplementedError`` as usual.
     """
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -124,11 +124,9 @@ def _identity(path: str) -> tuple[int, int]:
 def guess_tensors(files: Sequence[str], num_rows_of: dict[str | None, int], modular: bool = False) -> list[TensorSpec]:
     """Returns the tensors of the files, in order of name. Reads the headers of the arrays only.
 
-    Arrays without rows, and keys without values, count only if no file has rows of the tensor.
-
-    Raises:
-        InvalidArgumentError: files disagree in the dtype, row_width or layout of a tensor, or have a tensor that cannot
-            be merged; the message names files and tensor.
+    Arrays without rows, and keys without values, count only if no file has rows of the tensor. Raises
+    ``InvalidArgumentError`` if files disagree, or have a tensor that cannot be merged; the message names files and
+    tensor.
     """
     # By tensor name and by what the array tells: the tensors found, with the first file that has each.
     shown: dict[str, dict[_Worth, dict[TensorSpec, str]]] = {}

@@ -46,10 +46,8 @@ class NpzFile:
         self.names = list(self._members)
 
     def header(self, name: str) -> ArrayHeader:
-        """Returns shape and dtype of an array. Reads the array's header only.
-
-        Raises:
-            InvalidArgumentError: the array is malformed, or not of numbers; the message names file and array.
+        """Returns shape and dtype of an array, from its header alone; ``InvalidArgumentError`` if it is no array of
+        numbers.
         """
         with self._open(name) as member:
             return self._header(name, member)
@@ -89,12 +87,7 @@ class NpzFile:
 
 @contextlib.contextmanager
 def open_npz(path: Path) -> Iterator[NpzFile]:
-    """Opens a file that ``numpy.savez`` or ``savez_compressed`` wrote.
-
-    Raises:
-        InvalidArgumentError: the file is malformed, or has an array twice; the message names it.
-        OSError: the file cannot be opened.
-    """
+    """Opens a file that ``numpy.savez`` or ``savez_compressed`` wrote; ``InvalidArgumentError`` if it is malformed."""
     with open(path, "rb") as file:
         try:
             archive = zipfile.ZipFile(file)
@@ -109,12 +102,8 @@ def open_npz(path: Path) -> Iterator[NpzFile]:
 def read_update(path: Path, spec: RoundSpec) -> dict[str, Any]:
     """Returns the update in a file, as an update of ``Round.submit``. Keys without values are a tensor of a union.
 
-    A dense tensor may have keys, which then are all keys in order.
-
-    Raises:
-        InvalidArgumentError: the file is malformed, an array belongs to no tensor of the round, values have no keys, or
-            a tensor is there both dense and with keys.
-        OSError: the file cannot be opened.
+    A dense tensor may have keys, which then are all keys in order. Raises ``InvalidArgumentError`` for a malformed
+    file, an array of no tensor of the round, values without keys, or a tensor that is there both dense and with keys.
     """
     update: dict[str, Any] = {}
     with open_npz(path) as file:

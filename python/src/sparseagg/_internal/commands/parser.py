@@ -67,13 +67,8 @@ def _suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def put(*lines: str, to: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
-    """Prints lines. Names and texts in them, of servers, clients and files, reach the terminal as ``plain`` text only.
-
-    Args:
-        lines: without their ends.
-        to: where to print; None: standard output.
-        end: of each line.
-        flush: whether readers have the lines when this returns.
+    """Prints lines. Names and texts in them, of servers, clients and files, reach the terminal as ``plain`` text
+    only.
     """
     stream = sys.stdout if to is None else to
     for line in lines:
@@ -122,11 +117,8 @@ def add_credentials(parser: argparse.ArgumentParser) -> None:
 
 
 def client_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the arguments of ``Client`` that the flags mean.
-
-    Raises:
-        InvalidArgumentError: the file of the token has none, or more than one; certificate without key, or the reverse.
-        OSError: the file cannot be read.
+    """Returns the arguments of ``Client`` that the flags mean; ``InvalidArgumentError`` for a file with no single
+    token.
     """
     files = TLS(arguments.tls_ca, arguments.tls_certificate, arguments.tls_key)
     options: dict[str, Any] = {"tls": files if arguments.tls or files != TLS() else None, "tenant": arguments.tenant}

@@ -39,11 +39,8 @@ def read_spec(path: pathlib.Path) -> RoundSpec:
     """Reads a sparseagg.v1.RoundSpec in the JSON form of Protocol Buffers.
 
     Values of enums may also have their Python names: "float32" is "DTYPE_FLOAT32". A shape may be a list of sizes. It
-    makes num_rows and row_width where the file has neither.
-
-    Raises:
-        InvalidArgumentError: the file is no JSON, or no RoundSpec; the message names file and field.
-        OSError: the file cannot be read.
+    makes num_rows and row_width where the file has neither. Raises ``InvalidArgumentError``, which names file and
+    field.
     """
     proto = pb.RoundSpec()
     try:

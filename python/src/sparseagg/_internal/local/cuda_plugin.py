@@ -40,13 +40,7 @@ def _installed() -> str | None:
 
 
 def load() -> str:
-    """Loads the engine, once per process, and returns its name and description.
-
-    Raises:
-        EngineMissingError: the engine for the CPU or the package for the GPU is not installed.
-        UnavailableError: it does not work on this machine; the message says why.
-        FailedPreconditionError: this process was forked from one that had used the GPU.
-    """
+    """Loads the engine, once per process, and returns its name and description; errors as of ``Aggregator``."""
     module = extension.load()
     path = find()
     if path is None:

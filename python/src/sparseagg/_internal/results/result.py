@@ -27,17 +27,10 @@ _BLOCK_VALUES = 1 << 15
 class Addition:
     """target += alpha · rows, checked when it is made, and done by ``run``. Rows that are not there change nothing.
 
-    Args:
-        name: of the tensor, for errors.
-        shape: of the tensor. A row at key k is at the flat positions from k · width on.
-        keys: ascending and unique; None for all.
-        values: of the rows, shape (n, width).
-        target: a NumPy array, or a torch tensor or parameter on any device, of that shape.
-        alpha: a finite number.
-
-    Raises:
-        InvalidArgumentError: the target is no such array, is read-only, or has another shape or an unfit dtype; or
-            alpha is no finite number, or no integer where the target has integers.
+    ``shape``: of the tensor; a row at key k is at the flat positions from k · width on. ``keys``: ascending and unique;
+    None for all. ``values``: shape (n, width). ``target``: a NumPy array, or a torch tensor or parameter on any device,
+    of that shape. Raises ``InvalidArgumentError`` for another target, one that is read-only, or an alpha that is not
+    finite or no integer where the target has integers.
     """
 
     def __init__(
@@ -64,8 +57,7 @@ class Addition:
     def run(self) -> None:
         """Adds the rows: each sum is computed in float64 and rounded once to the target's dtype; integers are exact.
 
-        Raises:
-            OutOfRangeError: an integer does not fit the target's dtype. Rows at smaller keys are added.
+        Raises ``OutOfRangeError`` for an integer that does not fit. Rows at smaller keys are added.
         """
         num_rows, width = self._values.shape
         block = max(1, _BLOCK_VALUES // width)

@@ -59,16 +59,11 @@ Names = Union[str, Iterable[str], Callable[[str, Any], bool], None]
 
 
 def model_arrays(model: Any, *, frozen: bool, buffers: bool, tied: bool = False) -> dict[str, Any]:
-    """Returns the arrays of a model by name.
+    """Returns the arrays of a model by name: of a torch module, of a mapping, or of a list, whose names are "0", "1",
+    ….
 
-    Args:
-        model: a torch module, a mapping from names to arrays, or a list of arrays, whose names are "0", "1", ….
-        frozen: take the parameters of a module that are not trained, too.
-        buffers: take the buffers of a module, too.
-        tied: take a parameter or buffer of a module by every name that it has, not by the first one only.
-
-    Raises:
-        InvalidArgumentError: ``model`` is none of these.
+    ``frozen``, ``buffers``: take a module's parameters that are not trained, and its buffers, too. ``tied``: take each
+    by every name that it has, not by the first one only.
     """
     if callable(getattr(model, "named_parameters", None)):
         named = dict(every_name(model.named_parameters) if tied else model.named_parameters())

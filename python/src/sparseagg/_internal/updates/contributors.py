@@ -20,11 +20,7 @@ ClientId = Union[str, SupportsIndex]  # an integer, also NumPy's, stands for its
 
 
 def checked_client_id(client_id: Any) -> str:
-    """Returns a client's id: a string, or the decimal text of an integer. The round checks its length.
-
-    Raises:
-        InvalidArgumentError: ``client_id`` is neither a string nor an integer.
-    """
+    """Returns a client's id: a string, or the decimal text of an integer. The round checks its length."""
     if not isinstance(client_id, str):
         if not (is_number(client_id) and isinstance(client_id, numbers.Integral)):
             raise InvalidArgumentError(f"a client id must be a string or an integer, got {shown(client_id)}")
@@ -107,11 +103,7 @@ def _has_one_entry(keys: Any) -> bool:
 
 
 def named_updates(updates: Any) -> Iterator[tuple[str, Any]]:
-    """Yields pairs (client id, update or (update, weight)) in the order of ``updates``.
-
-    Raises:
-        InvalidArgumentError: a key of a mapping is no client id.
-    """
+    """Yields pairs (client id, update or (update, weight)) in the order of ``updates``."""
     if isinstance(updates, Mapping):
         return ((checked_client_id(client_id), update) for client_id, update in updates.items())
     return ((f"{position:020}", update) for position, update in enumerate(updates))
@@ -217,8 +209,7 @@ def batches(
 ) -> Iterator[Batch]:
     """Yields batches of about ``most_bytes`` at most, and of one submission at least. ``num_tensors``: of the round.
 
-    Raises:
-        InvalidArgumentError: ids or weights are not as many as the clients, or not of their types.
+    Raises ``InvalidArgumentError`` if ids or weights are not as many as the clients, or not of their types.
     """
     ids = [checked_client_id(client_id) for client_id in client_ids]
     for client_id in ids:

@@ -36,11 +36,9 @@ _Fields = dict[str, Any]
 def with_spec(updates: Any, spec: Any, options: Mapping[str, Any]) -> tuple[Any, RoundSpec]:
     """Returns the updates and their spec: the given one, or that of the first update with the options of a round.
 
-    Updates of a list or mapping are checked at once. Those of an iterator are checked when they are asked for.
-
-    Raises:
-        InvalidArgumentError: options come with a spec; or there is no update, or one of another form than the first;
-            or a client's id comes twice. The message names client and tensor.
+    Updates of a list or mapping are checked at once. Those of an iterator are checked when they are asked for. Raises
+    ``InvalidArgumentError`` for options beside a spec, no update, one of another form than the first, or a client's id
+    that comes twice.
     """
     if spec is not None:
         if options:

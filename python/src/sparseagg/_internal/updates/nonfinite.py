@@ -89,13 +89,8 @@ def split_on_nonfinite(
 ) -> tuple[dict[str, OnNonfinite], dict[str, Any]]:
     """Returns ``on_nonfinite`` of single tensors by name, and the other options of a round.
 
-    Args:
-        options: of ``RoundSpec``, where ``on_nonfinite`` may also be a mapping from names of tensors, or patterns, to
-            words. The first one that fits a tensor counts.
-        names: of all tensors.
-
-    Raises:
-        InvalidArgumentError: a name is no tensor's.
+    There it may also be a mapping from names of tensors, or patterns, to words; the first one that fits counts. Raises
+    ``InvalidArgumentError`` for a name of no tensor.
     """
     rest = dict(options or {})
     if not isinstance(rest.get("on_nonfinite"), Mapping):

@@ -26,7 +26,7 @@ from sparseagg._internal.wire.columns import (
     first_misfit,
     widens,
 )
-from sparseagg._internal.wire.message import SLICE_COLUMNS, Bulk, field_number
+from sparseagg._internal.wire.message import SLICE_COLUMNS, Bulk, field_number, varint
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -361,9 +361,4 @@ def _append_field(parts: list[Bulk], number: int, data: Bulk) -> None:
 
 def _head_of_field(number: int, size: int) -> bytes:
     """Returns tag and length of a length-delimited field of ``size`` bytes."""
-    head = bytearray([number << 3 | 2])
-    while size >= 0x80:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    head.append(size)
-    return bytes(head)
+    return bytes([number << 3 | 2]) + varint(size)

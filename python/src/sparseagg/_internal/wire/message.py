@@ -107,13 +107,13 @@ def _split(message: memoryview, numbers: tuple[int, ...]) -> tuple[bytes, dict[i
     found: dict[int, memoryview] = {}
     at = 0
     while at < len(message):
-        tag, body = _varint(message, at)
+        tag, body = read_varint(message, at)
         kind, number = tag & 7, tag >> 3
         if kind == _BYTES:
-            size, body = _varint(message, body)
+            size, body = read_varint(message, body)
             end = body + size
         elif kind == _VARINT:
-            end = _varint(message, body)[1]
+            end = read_varint(message, body)[1]
         elif kind in (_FIXED64, _FIXED32):
             end = body + (8 if kind == _FIXED64 else 4)
         else:
@@ -128,7 +128,16 @@ def _split(message: memoryview, numbers: tuple[int, ...]) -> tuple[bytes, dict[i
     return b"".join(rest), found
 
 
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
+def varint(number: int) -> bytes:
+    """Returns a number as protobuf writes it: seven bits a byte, the lowest first."""
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def read_varint(message: memoryview, at: int) -> tuple[int, int]:
     """Returns the number that begins at ``at``, and where it ends."""
     number = shift = 0
     while True:
