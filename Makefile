@@ -279,11 +279,11 @@ $(VENV)/bin/python: | deps-python
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: python/pyproject.toml python/setup.py | $(VENV)/bin/python
-	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[demo,engine]'
+	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[plot,engine]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo
-	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[demo,engine,test]'
+	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[plot,engine,test]'
 	@touch $@
 
 $(VENV)/.wheels: $(VENV)/.test scripts/requirements-wheels.txt

@@ -47,17 +47,8 @@ def test_demo_quick_on_the_standard_library_agrees(tmp_path):
     assert summary["loss_last"] < summary["loss_first"]
     assert summary["bytes_sparse"] < summary["bytes_dense"]
     assert summary["backend"] == "cpu"
-    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
     assert any("keys out" in line for line in lines)
     assert f"time        {summary['seconds']} s, from the start of the server to its end" in lines
-
-
-def test_demo_without_matplotlib_says_what_to_install(tmp_path, server, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    write_texts(tmp_path / "texts", 30)
-    assert run(Options(address=server.address, corpus=str(tmp_path / "texts"), out=str(tmp_path), rounds=2)) == 0
-    assert "pip install matplotlib" in capsys.readouterr().out
-    assert not (tmp_path / "training.png").exists()
 
 
 def test_demo_learns_the_same_on_every_server(tmp_path, server, monkeypatch):

@@ -1,4 +1,4 @@
-"""The demo from beginning to end, with its table and its plot."""
+"""The demo from beginning to end, with its table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from sparseagg._internal.client.blocking_client import Client
@@ -63,7 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: the sources of Python's standard library)",
     )
     parser.add_argument(
-        "--out", default=default.out, metavar="DIR", help="folder to write the plot to (default: %(default)s)"
+        "--out",
+        default=default.out,
+        metavar="DIR",
+        help="folder for the directories of the servers (default: %(default)s)",
     )
     parser.add_argument(
         "--servers", type=int, help="start so many servers; clients submit to their home servers (default: 1)"
@@ -117,8 +120,7 @@ def run(options: Options) -> int:
         texts = corpus.load(options.corpus, options.clients)
         client = stack.enter_context(Client(addresses[0]))
         cluster = stack.enter_context(Cluster(addresses)) if options.servers > 1 else None
-        stack.enter_context(_single_threaded_algebra())
-        summary = _train(options, texts, client, cluster, out)
+        summary = _train(options, texts, client, cluster)
     summary["seconds"] = round(time.perf_counter() - start, 1)
     problems = summary.pop("problems")
     for problem in problems:
@@ -127,25 +129,11 @@ def run(options: Options) -> int:
     return 1 if problems else 0
 
 
-def _single_threaded_algebra() -> contextlib.AbstractContextManager[object]:
-    """Keeps matrix products in their caller's thread, if threadpoolctl is installed.
-
-    Several clients compute at the same time already. More threads below them would wait for each other.
-    """
-    try:
-        import threadpoolctl
-    except ImportError:
-        return contextlib.nullcontext()
-    limits: contextlib.AbstractContextManager[object] = threadpoolctl.threadpool_limits(1)
-    return limits
-
-
 def _train(
     options: Options,
     texts: corpus.Corpus,
     client: Client,
     cluster: Cluster | None,
-    out: pathlib.Path,
 ) -> dict[str, Any]:
     server = client.server_info()
     num_tokens = sum(len(text.tokens) for text in texts.clients)
@@ -196,9 +184,6 @@ def _train(
     problems = [f"round {checked_round} differs from the reference: {text}" for text in differing]
     if not losses[-1] < losses[0]:
         problems.append(f"the loss did not fall: {losses[0]} before, {losses[-1]} after")
-    picture = out / "training.png"
-    drawn = plot(picture, losses, reports)
-    put(f"plot        {picture}" if drawn else f"plot        none: {NO_PLOT}")
     return {
         "rounds": len(reports),
         "clients": len(texts.clients),
@@ -215,9 +200,6 @@ def _train(
         "problems": problems,
     }
 
-
-# What to do where ``plot`` draws nothing.
-NO_PLOT = "matplotlib is not installed; `pip install matplotlib` installs it"
 
 # Title, width, the unit or explanation below the title, and how a ``RoundReport`` and its loss fill the cell.
 _COLUMNS: tuple[tuple[str, int, str, Callable[[RoundReport, float], str]], ...] = (
@@ -247,34 +229,3 @@ def table_header() -> str:
 def table_row(report: RoundReport, loss: float) -> str:
     """Returns one round's line."""
     return "  ".join(cell(report, loss).rjust(width) for _, width, _, cell in _COLUMNS)
-
-
-def plot(path: pathlib.Path, losses: Sequence[float], reports: Sequence[RoundReport]) -> bool:
-    """Draws the loss, before the first round and after each, and the bytes sent against those of dense updates, as a
-    PNG.
-
-    Returns whether matplotlib is installed and has drawn the picture.
-    """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    loss_axes, bytes_axes = figure.subplots(1, 2)
-    loss_axes.plot(range(len(losses)), losses, marker="o")
-    loss_axes.set(title="Loss on held-out text", xlabel="round", ylabel="skip-gram loss per pair")
-    loss_axes.set_ylim(bottom=0)
-    numbers = [report.number for report in reports]
-    for label, sizes in (
-        ("dense updates would be", [report.bytes_dense for report in reports]),
-        ("sparse updates sent", [report.bytes_sparse for report in reports]),
-    ):
-        bytes_axes.plot(numbers, [size / 1e6 for size in sizes], marker="o", label=label)
-    bytes_axes.set(title="Upload of all clients", xlabel="round", ylabel="MB", yscale="log")
-    bytes_axes.legend()
-    for axes in (loss_axes, bytes_axes):
-        axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
-    return True
