@@ -10,7 +10,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from logging import INFO, WARNING
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -234,20 +234,21 @@ _LEAST_WAIT_S, _MOST_WAIT_S = 0.05, 1.0
 _LEAST_AT_ONCE, _MOST_QUESTIONS = 2, 32
 
 
-class _Strategy(Protocol):
-    def outgoing(self, message: Message) -> Message:
-        """Returns what is sent in the message's place."""
+@Grid.register
+class StreamingGrid:
+    """Another grid, of which ``send_and_receive`` hands replies to a strategy while other clients still train.
 
-    def incoming(self, reply: Message) -> Message | None:
-        """Returns what is reported in the reply's place; None: the node needs its message again."""
+    Args:
+        grid: which has all else; messages that are pushed by its own methods, and their replies, go past the strategy.
+        strategy: a ``SparseMixin``.
+    """
 
-
-class StreamingGrid(Grid):
-    """Another grid, of which ``send_and_receive`` hands replies to a strategy while other clients still train."""
-
-    def __init__(self, grid: Grid, strategy: _Strategy) -> None:
+    def __init__(self, grid: Grid, strategy: Any) -> None:
         self._grid = grid
         self._strategy = strategy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Sends messages, and returns the replies; those that are not there within the timeout are left out."""
@@ -297,34 +298,3 @@ class StreamingGrid(Grid):
         if len(pushed & set(by_id)) < len(messages):
             log(INFO, "%s of %s messages could not be sent", len(messages) - len(pushed & set(by_id)), len(messages))
         return {message_id: message for message_id, message in by_id.items() if message_id in pushed}
-
-    def set_run(self, run: Any) -> None:
-        """As the grid's."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """As the grid's."""
-        return self._grid.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """As the grid's."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """As the grid's."""
-        return self._grid.get_node_ids()  # type: ignore[no-any-return]
-
-    def get_nodes(self) -> Iterable[Any]:
-        """As the grid's."""
-        return self._grid.get_nodes()  # type: ignore[no-any-return]
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """As the grid's: these messages and their replies go past the strategy."""
-        return self._grid.push_messages(messages)  # type: ignore[no-any-return]
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """As the grid's."""
-        return self._grid.pull_messages(message_ids)  # type: ignore[no-any-return]

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import functools
 import inspect
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, overload
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
+
+import grpc
+
+from sparseagg.errors import CancelledError, FailedPreconditionError
 
 if TYPE_CHECKING:
     from typing_extensions import Concatenate, ParamSpec
 
     P = ParamSpec("P")
-
-
-import asyncio
-import concurrent.futures
-import contextlib
-import threading
-import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar, Union
-
-import grpc
-
-from sparseagg.errors import CancelledError, FailedPreconditionError
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -60,10 +56,10 @@ class EndedCall:
         return error if self._status is None else grpc.aio.AioRpcError(*self._status)
 
     def _keep(self, call: Any) -> None:
-        code = finished(call.code())
+        code = run(call.code())
         if self._status is None and code not in (grpc.StatusCode.OK, grpc.StatusCode.INTERNAL):
-            trailing_metadata = finished(call.trailing_metadata())
-            self._status = (code, grpc.aio.Metadata(), trailing_metadata, finished(call.details()))
+            trailing_metadata = run(call.trailing_metadata())
+            self._status = (code, grpc.aio.Metadata(), trailing_metadata, run(call.details()))
 
 
 def broke_while_sending(error: grpc.RpcError) -> bool:
@@ -74,8 +70,8 @@ def broke_while_sending(error: grpc.RpcError) -> bool:
     return "execute_batch" in (debug or "")
 
 
-def finished(operation: Coroutine[Any, Any, T]) -> T:
-    """Returns the result of a coroutine that has nothing to wait for. Raises what the coroutine raises."""
+def run(operation: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of a coroutine that blocks, over a ``BlockingTransport``, or has nothing to wait for."""
     try:
         operation.send(None)
     except StopIteration as end:
@@ -232,11 +228,6 @@ class AsyncioTransport:
 
 
 Transport = Union[BlockingTransport, AsyncioTransport]
-
-
-def run(operation: Coroutine[Any, Any, T]) -> T:
-    """Finishes an operation over a ``BlockingTransport``, and returns its result. Raises what the operation raises."""
-    return finished(operation)
 
 
 @overload
