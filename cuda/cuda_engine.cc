@@ -17,10 +17,11 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&
   ASSIGN_OR_RETURN(const int num_found, CudaDevice::Count());
   if (choice.num_devices > num_found) {
     return absl::UnavailableError(
-        absl::StrCat("no usable GPU: ", choice.num_devices, " were asked for, and CUDA shows ", num_found));
+        absl::StrCat("too few GPUs: ", choice.num_devices, " were asked for, and CUDA shows ", num_found));
   }
   std::vector<std::unique_ptr<Device>> devices;
-  for (int ordinal = 0; ordinal < (choice.num_devices == 0 ? num_found : choice.num_devices); ++ordinal) {
+  const int num_devices = choice.num_devices == 0 ? num_found : choice.num_devices;
+  for (int ordinal = 0; ordinal < num_devices; ++ordinal) {
     ASSIGN_OR_RETURN(std::unique_ptr<Device> device, CreateCudaDevice(ordinal));
     devices.push_back(std::move(device));
   }

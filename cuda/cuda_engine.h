@@ -1,4 +1,4 @@
-// Creates the engine for an NVIDIA GPU. The only header of this module that other modules include.
+// Creates the engine for an NVIDIA GPU, in programs that are built with it. Others load it (cuda/plugin/load.h).
 #ifndef SPARSEAGG_CUDA_CUDA_ENGINE_H_
 #define SPARSEAGG_CUDA_CUDA_ENGINE_H_
 
@@ -20,12 +20,11 @@ using FallbackReport = std::function<void(const absl::Status& reason)>;
 
 // Which rounds the device merges.
 enum class DeviceWork : uint8_t {
-  kAll,    // all
+  kAll,    // every round that it supports
   kLarge,  // those for which the CPU engine would take longer (cuda/tuning.h)
 };
 
-// Which devices the engine uses, of those that CUDA shows this process: CUDA_VISIBLE_DEVICES hides some, and a part of
-// a GPU (MIG) is a device.
+// Which CUDA devices of this process the engine uses. CUDA_VISIBLE_DEVICES may hide devices; each MIG part is a device.
 struct DeviceChoice {
   int num_devices = 1;        // the first ones; 0: all
   uint64_t memory_bytes = 0;  // at most, on each device; 0: nine tenths of what is free there
@@ -34,11 +33,12 @@ struct DeviceChoice {
 // Returns: whether this build has the engine. If not, it may come from a plug-in (cuda/plugin/load.h).
 bool HasCudaEngine();
 
-// Returns: whether this machine has an NVIDIA driver, usable or not: then there is a GPU that somebody wants to be
-// used.
+// Returns: whether this machine has an NVIDIA driver, usable or not. Callers then warn that no GPU is used, because
+// somebody probably wants that.
 inline bool HasNvidiaDriver() { return !DriverRelease().empty(); }
 
-// Creates the engine. `cpu` configures the CPU engine that takes over when the device fails. Callable without a driver.
+// Creates the engine. `cpu` configures the CPU engine, which runs what the device cannot or should not run. Callable
+// without a driver.
 // Errors: UNAVAILABLE, with the reason: this build has no CUDA engine, or this machine has no usable GPU, or fewer than
 // were asked for.
 absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu = {},

@@ -37,17 +37,16 @@ struct DeviceEngineOptions {
 struct DeviceUse {
   uint64_t num_done = 0;       // on the device
   uint64_t num_fallbacks = 0;  // without the device, after it failed or had no memory
-  // Bytes of keys and values sent to the device, on arrival or later: copied into a buffer before, or directly from
-  // where they lie.
-  uint64_t staged_bytes = 0;
-  uint64_t direct_bytes = 0;
-  uint64_t num_sent_ahead = 0;  // updates, when they arrived
+  // Bytes of keys and values sent to the device, on arrival or later.
+  uint64_t staged_bytes = 0;    // by way of a staging buffer
+  uint64_t direct_bytes = 0;    // from the caller's memory
+  uint64_t num_sent_ahead = 0;  // updates sent to the device on arrival
 };
 
 class DeviceEngine;
 
-// Arrays that an engine has sent to its device; the destructor drops the copies. They must neither change nor go
-// before that. Not thread-safe.
+// Arrays that an engine has sent to its device; the destructor drops the copies. The caller keeps the arrays alive and
+// unchanged until then. Not thread-safe.
 class PreloadedArrays {
  public:
   PreloadedArrays(DeviceEngine& engine, size_t device) : engine_(engine), device_(device) {}
@@ -72,14 +71,14 @@ struct Place {
 // An engine that merges on one device or several. Lives as long as the server or process; creates accumulators, which
 // must not outlive it.
 //
-// Devices: each has its own memory, streams and buffers. Every accumulator has a home, in turn. A round whose keys
-// ascend is finished in ranges of keys, one for each device (device_accumulator.cc). Arrays that callers lend in device
-// memory (Import), and results there, are the first device's.
+// Devices: each has its own memory, streams and buffers. Each new accumulator gets a home device, round robin. A round
+// whose keys ascend is finished in ranges of keys, one for each device (device_accumulator.cc). Arrays that callers
+// lend in device memory (Import), and results there, are the first device's.
 //
-// Faults: an operation that runs out of device memory is retried on smaller batches, unless smaller batches cannot help
-// (NoRoom), and then runs without the device. After any other error the device is never used again, because it may have
-// computed anything: the operation runs on the next one. When none is left, open rounds are replayed from host memory,
-// and new rounds start on the CPU engine.
+// Faults: after running out of device memory, the engine retries with smaller batches, unless they cannot help
+// (NoRoom). If all fail, the operation runs without the device. After any other error the device is never used again,
+// because it may have computed anything: the operation runs on the next one. When none is left, open rounds are
+// replayed from host memory, and new rounds start on the CPU engine.
 //
 // Thread-safe. Operations on one device run one at a time, because they would only share its bandwidth.
 class DeviceEngine : public Engine {
@@ -104,8 +103,9 @@ class DeviceEngine : public Engine {
 
   // ---- for the accumulators ----
 
-  // One piece of work on a device. It may run several times, after a failure with a larger `shrink` (merger.h). Until
-  // it succeeds it must change nothing outside the session.
+  // One piece of work on a device. After RESOURCE_EXHAUSTED it may run again: first with the same `shrink` (merger.h)
+  // if preloaded arrays were dropped, then with larger ones. Until it succeeds it must change nothing outside the
+  // session.
   using Operation = std::function<absl::Status(Session& session, int shrink)>;
   absl::Status RunOnDevice(const Operation& operation, Place place = {0, /*only=*/false});
   // Returns: an empty accumulator of the CPU engine.
@@ -116,8 +116,8 @@ class DeviceEngine : public Engine {
   std::vector<size_t> WorkingDevices() const;
   size_t num_devices() const { return seats_.size(); }
   HostThreads& threads() { return threads_; }  // for work on host memory
-  // Sends copies of the arrays of an update to a device as soon as it arrives, as far as there is room (Tuning), and
-  // unless an operation uses the device: then the update stays in host memory, and nothing waits for a merge.
+  // Sends copies of the arrays of an update to a device as soon as it arrives, as far as there is room (Tuning). If an
+  // operation is using the device, it sends nothing: the update stays in host memory, and nothing waits for a merge.
   // Thread-safe. Blocks: while other updates are sent; not until the copies are there. The destructor of what it
   // returns waits for them, and for an operation that uses the device.
   PreloadedArrays Preload(absl::Span<const HostPart> arrays, size_t device);
@@ -137,9 +137,9 @@ class DeviceEngine : public Engine {
   class OwnedColumns;
   // One device, and what is its own.
   struct Seat {
-    std::unique_ptr<Device> device;  // guarded by `mutex`, as is `session`
+    std::unique_ptr<Device> device;  // guarded by `mutex`, but ordinal() and StreamHandle(); so is `session`
     std::string description;         // immutable
-    std::mutex sending;              // of updates that arrive; before `mutex`
+    std::mutex sending;              // held while SendAhead sends an update; before `mutex`
     std::mutex mutex;                // before DeviceEngine::mutex_
     std::unique_ptr<Session> session;
     // Guarded by DeviceEngine::mutex_.

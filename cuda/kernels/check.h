@@ -1,5 +1,5 @@
-// Check of a submission's folded rows: whether it must be refused, but not where. A refusal is rare, and the host makes
-// its message.
+// Range check of an update: whether any of its folded values is out of range. The host repeats a failed check, which is
+// rare, and words the error.
 #ifndef SPARSEAGG_CUDA_KERNELS_CHECK_H_
 #define SPARSEAGG_CUDA_KERNELS_CHECK_H_
 
@@ -16,7 +16,7 @@ enum class CheckKind : uint8_t {
   kInteger,  // the folded value, and its product with the weight, fit int64
 };
 
-// One update, by segments of equal keys. Element-wise over segments × columns.
+// Checks one update, by segments of equal keys. One call per segment and column.
 struct CheckTerms {
   CheckKind kind = CheckKind::kBound;
   Segments segments;
@@ -41,6 +41,7 @@ struct CheckTerms {
       StoreRelaxed(d_refused, uint32_t{1});
   }
 
+ private:
   SPARSEAGG_HD bool IsBounded(uint32_t begin, uint32_t end, uint64_t column) const {
     double value = 0.0;
     for (uint32_t entry = begin; entry < end; ++entry) {

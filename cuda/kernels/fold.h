@@ -1,4 +1,5 @@
-// Folds of the values at one key, one for every op and type.
+// One struct for each op and type, which folds the values at one key. The fold kernels (fold_values.h, fold_listed.h,
+// tile_body.h) take it.
 #ifndef SPARSEAGG_CUDA_KERNELS_FOLD_H_
 #define SPARSEAGG_CUDA_KERNELS_FOLD_H_
 
@@ -47,7 +48,7 @@ struct FloatValue {
   }
 };
 
-// Intermediate sums may wrap. The total fits int64, which was checked when the update was prepared.
+// Intermediate sums may wrap. A source's total at one key fits int64, which was checked when the update was prepared.
 struct IntegerValue {
   using Value = int64_t;
   SPARSEAGG_HD static constexpr Number TypeOf(uint32_t bytes) { return bytes == 8 ? Number::kInt64 : Number::kInt32; }
@@ -114,7 +115,7 @@ struct SumModular {
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
 };
 
-// If any term is NaN, the result is NaN.
+// MinFloat and MaxFloat: one NaN term makes the result NaN.
 struct MinFloat : FloatValue {
   using Acc = double;
   static constexpr FoldKind kKind = FoldKind::kMinFloat;

@@ -2,7 +2,8 @@
 // and does not synchronise. Returns: the error of the launch. Pointers named d_* are device memory, which must live
 // until the work is done. Work of size 0 launches nothing.
 //
-// Determinism: the same arguments give the same bits on every device, whatever the grid.
+// Determinism: the same arguments give the same bits on every device, whatever the grid. (The lists of GatherSegments
+// may be in any order.)
 #ifndef SPARSEAGG_CUDA_KERNELS_LAUNCH_H_
 #define SPARSEAGG_CUDA_KERNELS_LAUNCH_H_
 
@@ -45,7 +46,7 @@ cudaError_t Launch(const PlanTiles& kernel, cudaStream_t stream);
 cudaError_t Launch(const FindPartBounds& kernel, cudaStream_t stream);
 cudaError_t Launch(const FoldTiles& args, cudaStream_t stream);
 
-// Short segments, then medium ones, then long ones.
+// Launch kernels for short, medium and long segments, in this order.
 cudaError_t Launch(const FoldValues& args, cudaStream_t stream);
 cudaError_t Launch(const Contributors& args, cudaStream_t stream);
 

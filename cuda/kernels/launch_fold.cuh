@@ -1,4 +1,5 @@
-// LaunchFold, which each fold_*.cu instantiates once.
+// The definition of LaunchFold (launch.h). CMake generates a source for each fold from fold.cu.in, which instantiates
+// it.
 #ifndef SPARSEAGG_CUDA_KERNELS_LAUNCH_FOLD_CUH_
 #define SPARSEAGG_CUDA_KERNELS_LAUNCH_FOLD_CUH_
 

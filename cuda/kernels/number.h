@@ -15,7 +15,7 @@
 
 namespace sparseagg::cuda {
 
-// Element types as stored. The order is that of DType.
+// Element types as stored.
 enum class Number : uint8_t { kFloat32, kFloat16, kBFloat16, kFloat64, kInt32, kInt64, kUInt32, kUInt64 };
 
 SPARSEAGG_HD constexpr uint32_t BytesOf(Number type) {
@@ -46,12 +46,10 @@ SPARSEAGG_HD inline double AddRn(double a, double b) { return __dadd_rn(a, b); }
 SPARSEAGG_HD inline double MulRn(double a, double b) { return __dmul_rn(a, b); }
 SPARSEAGG_HD inline double DivRn(double a, double b) { return __ddiv_rn(a, b); }
 SPARSEAGG_HD inline uint32_t CountBits(uint32_t bits) { return __popc(bits); }
-SPARSEAGG_HD inline uint32_t LowestBit(uint32_t bits) { return __ffs(bits) - 1; }  // its number; bits is not 0
 #else
 // Host code is compiled with contraction off.
 #define SPARSEAGG_UNROLL
 SPARSEAGG_HD inline uint32_t CountBits(uint32_t bits) { return __builtin_popcount(bits); }
-SPARSEAGG_HD inline uint32_t LowestBit(uint32_t bits) { return __builtin_ctz(bits); }
 SPARSEAGG_HD inline double AddRn(double a, double b) { return a + b; }
 SPARSEAGG_HD inline double MulRn(double a, double b) { return a * b; }
 SPARSEAGG_HD inline double DivRn(double a, double b) { return a / b; }
@@ -79,8 +77,8 @@ SPARSEAGG_HD inline double WidenFloat16(uint16_t bits) {
   return static_cast<double>(BitsAs<float>(sign | (wide_exponent << 23) | (mantissa << 13)));
 }
 
-// Rounds float64 once to a format of 16 bits; by way of float32 there would be two roundings. The result is never −0
-// and has one NaN.
+// Rounds float64 once to a format of 16 bits; by way of float32 there would be two roundings. −0 becomes +0,
+// and every NaN one bit pattern.
 SPARSEAGG_HD inline uint16_t RoundToSixteenBits(double value, int mantissa_bits, int bias) {
   const uint32_t infinity = ((1u << (15 - mantissa_bits)) - 1) << mantissa_bits;
   if (IsNan(value)) return static_cast<uint16_t>(infinity | (1u << (mantissa_bits - 1)));
@@ -101,7 +99,7 @@ SPARSEAGG_HD inline uint16_t RoundToSixteenBits(double value, int mantissa_bits,
   return magnitude == 0 ? uint16_t{0} : static_cast<uint16_t>(sign | magnitude);
 }
 
-// Returns: the bits of `value`, rounded once to float type `type`. The result is never −0 and has one NaN.
+// Returns: the bits of `value`, rounded once to float type `type`, likewise.
 SPARSEAGG_HD inline uint64_t RoundTo(Number type, double value) {
   switch (type) {
     case Number::kFloat16:

@@ -10,12 +10,13 @@
 
 namespace sparseagg::cuda {
 
-// Most sources of a batch: a value is compared with those of all others.
+// Most sources of a batch; larger ones go to the CPU, since the ranking compares every value with all others.
 inline constexpr uint32_t kMaxOrderSources = 4096;
 
 enum class OrderOp : uint8_t { kMedian, kTrimmedMean, kQuantile };
 
-// What a statistic needs besides the values: floats of equal votes. The arithmetic is that of host/cpu/order/lanes.cc.
+// The parameters of the statistic, for float values of equal votes. Must match TrimOf and QuantileIndex in
+// host/spec/spec.cc.
 struct OrderRule {
   OrderOp op = OrderOp::kMedian;
   double trim_fraction = 0.0;
@@ -36,8 +37,8 @@ struct OrderRule {
   }
 };
 
-// The values of a batch whose sources have no key twice, and none of whose keys has values elsewhere. Entries of a
-// segment are in canonical order. −0 reads as +0.
+// The values of one complete batch: it holds every value of its keys, and no source repeats a key. Entries of a segment
+// are in canonical order. −0 reads as +0.
 struct OrderValues {
   Segments segments;
   uint32_t columns = 1;
@@ -65,9 +66,10 @@ struct NumberSegments {
   }
 };
 
-// Writes the rank of every value in its segment and column, by (value, canonical order); if `by_rank`, the other way
-// round: at each rank the entry that has it. A thread counts the values below its own: n² comparisons for n values, but
-// without a barrier, and neighbouring threads read the same values. Of a segment with NaN, ranks are not distinct.
+// Ranks every value in its segment and column, by (value, canonical order). `by_rank` false: writes each entry's rank.
+// True: writes, at each rank, its entry. A thread counts the values below its own: n² comparisons for n values, but
+// without a barrier, and neighbouring threads read the same values. With NaN, ranks repeat, and `by_rank` leaves slots
+// unwritten.
 struct RankValues {
   OrderValues values;
   const uint32_t* d_segment_of = nullptr;
@@ -105,17 +107,17 @@ struct PickStatistics {
   uint64_t size() const { return uint64_t{values.segments.count} * values.columns; }
   SPARSEAGG_HD void operator()(uint64_t i) const {
     const Cell cell = CellOf(i, values.columns);
-    Lane lane;
-    lane.begin = values.segments.Begin(static_cast<uint32_t>(cell.row));
-    lane.end = values.segments.End(static_cast<uint32_t>(cell.row));
-    lane.column = cell.column;
-    lane.votes = rule.Votes(lane.end - lane.begin);
-    lane.zeros = lane.votes - (lane.end - lane.begin);
-    d_statistics[i] = Statistic(lane);
+    Ballot ballot;
+    ballot.begin = values.segments.Begin(static_cast<uint32_t>(cell.row));
+    ballot.end = values.segments.End(static_cast<uint32_t>(cell.row));
+    ballot.column = cell.column;
+    ballot.votes = rule.Votes(ballot.end - ballot.begin);
+    ballot.zeros = ballot.votes - (ballot.end - ballot.begin);
+    d_statistics[i] = Statistic(ballot);
   }
 
  private:
-  struct Lane {
+  struct Ballot {
     uint32_t begin;
     uint32_t end;
     uint32_t column;
@@ -123,47 +125,47 @@ struct PickStatistics {
     uint64_t zeros;  // votes of submissions without the key
   };
 
-  SPARSEAGG_HD double Statistic(const Lane& lane) const {
+  SPARSEAGG_HD double Statistic(const Ballot& ballot) const {
     if (rule.may_be_nan) {
-      for (uint32_t entry = lane.begin; entry < lane.end; ++entry) {
-        if (const double value = values.At(entry, lane.column); IsNan(value)) return value;
+      for (uint32_t entry = ballot.begin; entry < ballot.end; ++entry) {
+        if (const double value = values.At(entry, ballot.column); IsNan(value)) return value;
       }
     }
-    if (rule.op == OrderOp::kTrimmedMean) return TrimmedMean(lane);
-    if (rule.op == OrderOp::kQuantile) return VoteAt(lane, rule.QuantileIndex(lane.votes));
-    const double high = VoteAt(lane, lane.votes / 2);
-    if (lane.votes % 2 == 1) return high;
-    const double low = VoteAt(lane, lane.votes / 2 - 1);
+    if (rule.op == OrderOp::kTrimmedMean) return TrimmedMean(ballot);
+    if (rule.op == OrderOp::kQuantile) return VoteAt(ballot, rule.QuantileIndex(ballot.votes));
+    const double high = VoteAt(ballot, ballot.votes / 2);
+    if (ballot.votes % 2 == 1) return high;
+    const double low = VoteAt(ballot, ballot.votes / 2 - 1);
     const double sum = AddRn(low, high);
     return IsFinite(sum) ? MulRn(0.5, sum) : AddRn(MulRn(0.5, low), MulRn(0.5, high));
   }
 
   // Negative values come before the zeros of absent submissions, the others after them.
-  SPARSEAGG_HD double VoteAt(const Lane& lane, uint64_t rank) const {
-    if (rank < lane.end - lane.begin) {
-      const double value = ValueAt(lane, rank);
-      if (lane.zeros == 0 || value < 0.0) return value;
+  SPARSEAGG_HD double VoteAt(const Ballot& ballot, uint64_t rank) const {
+    if (rank < ballot.end - ballot.begin) {
+      const double value = ValueAt(ballot, rank);
+      if (ballot.zeros == 0 || value < 0.0) return value;
     }
-    if (rank < lane.zeros) return 0.0;
-    const double value = ValueAt(lane, rank - lane.zeros);
-    return value < 0.0 ? 0.0 : value;
+    if (rank < ballot.zeros) return 0.0;
+    const double value = ValueAt(ballot, rank - ballot.zeros);
+    return value < 0.0 ? 0.0 : value;  // negative: `rank` falls on an absent zero
   }
 
-  SPARSEAGG_HD double ValueAt(const Lane& lane, uint64_t rank) const {
-    const auto place = static_cast<uint32_t>(lane.begin + rank);
-    return values.At(d_ranks[values.IndexOf(place, lane.column)], lane.column);
+  SPARSEAGG_HD double ValueAt(const Ballot& ballot, uint64_t rank) const {
+    const auto place = static_cast<uint32_t>(ballot.begin + rank);
+    return values.At(d_ranks[values.IndexOf(place, ballot.column)], ballot.column);
   }
 
   // Zeros of absent submissions add nothing, so their places among other zeros do not matter.
-  SPARSEAGG_HD double TrimmedMean(const Lane& lane) const {
-    const uint64_t trim = rule.TrimOf(lane.votes);
+  SPARSEAGG_HD double TrimmedMean(const Ballot& ballot) const {
+    const uint64_t trim = rule.TrimOf(ballot.votes);
     double sum = 0.0;
-    for (uint32_t entry = lane.begin; entry < lane.end; ++entry) {
-      const double value = values.At(entry, lane.column);
-      const uint64_t rank = d_ranks[values.IndexOf(entry, lane.column)] + (value < 0.0 ? 0 : lane.zeros);
-      if (rank >= trim && rank < lane.votes - trim) sum = AddRn(sum, value);
+    for (uint32_t entry = ballot.begin; entry < ballot.end; ++entry) {
+      const double value = values.At(entry, ballot.column);
+      const uint64_t rank = d_ranks[values.IndexOf(entry, ballot.column)] + (value < 0.0 ? 0 : ballot.zeros);
+      if (rank >= trim && rank < ballot.votes - trim) sum = AddRn(sum, value);
     }
-    return DivRn(sum, static_cast<double>(lane.votes - 2 * trim));
+    return DivRn(sum, static_cast<double>(ballot.votes - 2 * trim));
   }
 };
 

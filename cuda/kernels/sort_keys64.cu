@@ -1,3 +1,4 @@
+// Radix sort of 64-bit keys (launch.h), a file by itself so that it compiles in parallel.
 #include "cuda/kernels/sort_keys.cuh"
 
 namespace sparseagg::cuda {

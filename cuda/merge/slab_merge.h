@@ -26,8 +26,8 @@ namespace sparseagg::cuda {
 class SlabPlan {
  public:
   struct Limits {
-    size_t slab_bytes = 0;     // what a slab should have, as sent
-    double min_run = 1.0;      // tuples of one update in a slab, on average, where there is a choice
+    size_t slab_bytes = 0;     // target bytes of keys and values in a slab
+    double min_run = 1.0;      // least mean of tuples per update in a slab; max_entries goes first
     uint64_t max_entries = 0;  // tuples and rows that a slab may have
   };
 
@@ -51,8 +51,8 @@ class SlabPlan {
   RowRange RowsOf(size_t slab) const;
 
  private:
-  // Where a slab begins: its smallest possible key, and for each update, and at last for the base, the number of its
-  // keys below that.
+  // Where a slab begins: its smallest possible key, and for each source the number of its keys below that. Sources are
+  // the updates, and at last the base.
   struct Cut {
     uint64_t key = 0;
     std::vector<uint64_t> positions;
@@ -83,12 +83,13 @@ class SlabPlan {
   uint64_t largest_key_ = 0;
 };
 
-// While one slab is merged, the next one is copied to the device, and the previous slab's results are copied back. No
-// slab needs memory for another's rows, so a round of any size fits.
+// While one slab is merged, the next one is copied to the device, and the previous slab's results are copied back. The
+// device holds few slabs at once, so that a round of any size fits.
 //
-// `shrink`: as of Merger. `total_weight`: as of FinishRows. Returns: nothing if the round is not cut, because keys do
-// not strictly ascend, the result is not sparse, one slab would do, or a single key has too many tuples. Errors: of the
-// device only. Blocks: until the result is in host memory. Deterministic: the bits of Merger and FinishRows.
+// `shrink`: as of Merger. `total_weight`: as of FinishRows. Returns: nothing if the round is not cut: keys do not
+// strictly ascend, or are on the device, the result is not sparse, there are several bases, Tuning::slab_bytes is 0,
+// one slab would do, or a single key has too many tuples. Errors: of the device only. Blocks: until the result is in
+// host memory. Deterministic: the bits of Merger and FinishRows.
 absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                                      int shrink, double total_weight,
                                                      const std::vector<const HostRows*>& bases,
@@ -103,8 +104,8 @@ std::optional<SlabPlan> PlanParts(HostThreads& threads, const TensorShape& shape
 // Returns: the ranges as updates, which borrow their keys and values. Requires: unique keys in host memory.
 std::vector<ValidatedUpdate> SlicesOf(const TensorShape& shape, const std::vector<UpdateRange>& ranges);
 
-// Joins the sparse results of ranges of keys, which are in ascending order, and lays them out as the spec says. The
-// failure of the first one that has failed is that of the whole.
+// Joins the sparse results of ascending ranges of keys, and lays them out as the spec says. Returns the first failed
+// part, if any.
 Finished JoinParts(const TensorSpec& spec, std::vector<Finished> parts);
 
 }  // namespace sparseagg::cuda

@@ -26,7 +26,7 @@ absl::StatusOr<Sorter> Sorter::Start(Session& session, DeviceBuffer d_keys, uint
     RETURN_IF_ERROR(session.device().Launch(Enumerate{payloads[0].as<uint32_t>(), count}));
   }
   int output = 0;
-  if (key_bits > 0) {  // num_rows 1 has no bits to sort by
+  if (key_bits > 0) {  // with one row all keys are 0
     SortCall call;
     for (int i = 0; i < 2; ++i) {
       call.d_keys[i] = keys[i].get();
@@ -41,7 +41,9 @@ absl::StatusOr<Sorter> Sorter::Start(Session& session, DeviceBuffer d_keys, uint
     ASSIGN_OR_RETURN(output, session.device().Sort(call));
   }
   sorted.d_keys = std::move(keys[output]);
-  (carries ? sorted.d_values : sorted.d_positions) = std::move(payloads[output]);
+  DeviceBuffer& sorted_payloads = carries ? sorted.d_values : sorted.d_positions;
+  sorted_payloads = std::move(payloads[output]);
+  // Before StartSelectHeads allocates.
   keys[1 - output].Release();
   payloads[1 - output].Release();
 
@@ -61,8 +63,7 @@ bool NeedsRangeCheck(const TensorSpec& spec, const ValidatedUpdate& update) {
   if (op == Op::kUnion || update.num_keys() == 0) return false;
   if (UsesFixedPoint(spec)) return true;
   if (!IsSignedInteger(spec.dtype)) return false;
-  const bool is_weighted = op != Op::kMin && op != Op::kMax && op != Op::kMedian && op != Op::kQuantile;
-  return !update.unique() || (update.weight() != 1.0 && is_weighted);
+  return !update.unique() || (update.weight() != 1.0 && MultipliesByWeight(op));
 }
 
 absl::StatusOr<bool> FailsRangeCheck(Session& session, const TensorSpec& spec, const TensorShape& shape,

@@ -14,11 +14,11 @@
 
 namespace sparseagg::cuda {
 
-// Sorted keys, the position that each came from, and the begin of each segment of equal keys.
+// Sorted keys, the position that each came from, and the index where each segment of equal keys starts.
 struct SortedKeys {
   uint32_t count = 0;
   DeviceBuffer d_keys;
-  DeviceBuffer d_positions;  // empty if values were carried: then entry i is position i
+  DeviceBuffer d_positions;  // empty if values were carried: sorted values then replace positions
   DeviceBuffer d_values;     // carried values, in the order of the keys; else empty
   DeviceBuffer d_begin;
   uint32_t num_segments = 0;
@@ -41,8 +41,10 @@ class Sorter {
   Session::PendingSelection heads_;
 };
 
-// Returns: whether a validated update could still be refused: by a fixed-point term beyond the bound, or by an integer
-// row that leaves int64 when its duplicates are added or when it is weighted.
+// The range checks of an update, before it is added.
+
+// Returns: whether a validated update could still be refused: by a fixed-point term that is NaN or beyond the bound, or
+// by an integer row that leaves int64 when its duplicates are added or when it is weighted.
 bool NeedsRangeCheck(const TensorSpec& spec, const ValidatedUpdate& update);
 
 // Returns: whether the update must be refused. The host then finds the reason, which is rare.

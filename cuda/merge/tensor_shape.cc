@@ -10,9 +10,6 @@
 namespace sparseagg::cuda {
 namespace {
 
-// Whether values are multiplied by their weights. Of a trimmed mean, the device only checks the products.
-bool IsSum(Op op) { return op == Op::kSum || op == Op::kMean || op == Op::kCoordinateMean || op == Op::kTrimmedMean; }
-
 FoldKind FoldOf(const TensorSpec& spec) {
   const Op op = spec.aggregation.op;
   if (op == Op::kMin) return IsFloat(spec.dtype) ? FoldKind::kMinFloat : FoldKind::kMinInteger;
@@ -87,7 +84,7 @@ TensorShape::TensorShape(const TensorSpec& spec) {
   type = ToNumber(spec.dtype);
   fold = FoldOf(spec);
   if (UsesFixedPoint(spec)) scale = {a.value_bound, std::ldexp(1.0, ValueShift(a))};
-  weighted = a.weighting != Weighting::kUniform && IsSum(a.op) && !spec.modular;
+  weighted = a.weighting != Weighting::kUniform && MultipliesByWeight(a.op) && !spec.modular;
   scaled = spec.clip.has_bound();
   uniform = !weighted && !scaled;
   counts = NeedsCounts(spec);

@@ -1,3 +1,4 @@
+// GuardEngine (plugin.h): forwards each call, and turns exceptions into statuses.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -79,7 +80,8 @@ class GuardedEngine final : public Engine {
       inner_->ReleaseDeviceMemory();
       return absl::OkStatus();
     };
-    sparseagg::ToStatus(release).IgnoreError();  // without host memory for that, the device keeps its own
+    sparseagg::ToStatus(release)
+        .IgnoreError();  // if the host lacks memory for the call, the device memory stays reserved
   }
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
     return sparseagg::ToStatus([&]() -> absl::StatusOr<std::unique_ptr<Accumulator>> {

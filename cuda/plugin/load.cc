@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns: the absolute path, since dlopen searches the system's folders for a name without a slash.
+// Returns: an absolute path. dlopen would search system folders for a name without a slash.
 absl::StatusOr<std::string> FindPlugin(const std::string& path) {
   const std::vector<std::string> candidates = path.empty() ? CudaPluginPaths() : std::vector<std::string>{path};
   std::error_code ignored;
@@ -58,12 +58,12 @@ absl::StatusOr<std::unique_ptr<Engine>> LoadCudaEngine(const std::string& path, 
                                                        const DeviceChoice& choice) {
   ASSIGN_OR_RETURN(const std::string found, FindPlugin(path));
   ASSIGN_OR_RETURN(const PluginEntry entry, OpenPlugin(found));
-  // Exceptions stay on their side; a report is lost where there is no memory for it.
+  // The library must not see an exception of `on_fallback`. A report that throws is dropped.
   FallbackReport report;
   if (on_fallback) {
-    report = [told = std::move(on_fallback)](const absl::Status& reason) {
+    report = [callback = std::move(on_fallback)](const absl::Status& reason) {
       static_cast<void>(sparseagg::ToStatus([&] {
-        told(reason);
+        callback(reason);
         return absl::OkStatus();
       }));
     };
@@ -71,8 +71,8 @@ absl::StatusOr<std::unique_ptr<Engine>> LoadCudaEngine(const std::string& path, 
   const PluginRequest request{cpu, std::move(report), work, choice, internal::ColumnStore(), cpu::CurrentSimdTarget()};
   PluginAnswer answer;
   if (const char* identity = entry(kPluginIdentity, &request, &answer); std::strcmp(identity, kPluginIdentity) != 0) {
-    return absl::UnavailableError(absl::StrCat("the CUDA plug-in ", found, " is of sparseagg ", identity,
-                                               ", and this program of ", kPluginIdentity,
+    return absl::UnavailableError(absl::StrCat("the CUDA plug-in ", found, " belongs to sparseagg ", identity,
+                                               ", this program to ", kPluginIdentity,
                                                ": install both from the same release"));
   }
   return answer;

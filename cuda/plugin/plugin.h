@@ -36,14 +36,14 @@ using PluginAnswer = absl::StatusOr<std::unique_ptr<Engine>>;
 
 // The one function that the library exports. Its name and type never change.
 // `identity`: the program's kPluginIdentity. `request`: a PluginRequest. `answer`: a PluginAnswer, which receives what
-// CreateCudaEngine returns. If the identities differ, neither is touched.
+// CreateCudaEngine returns. If the identities differ, `request` and `answer` are left untouched.
 // Returns: the library's identity.
 using PluginEntry = const char* (*)(const char* identity, const void* request, void* answer);
 inline constexpr char kPluginEntry[] = "sparseagg_cuda_plugin";
 inline constexpr char kPluginFile[] = "libsparseagg_cuda.so";
 
 // Returns: an engine that calls `engine`, and turns exceptions of it and of its accumulators into statuses:
-// RESOURCE_EXHAUSTED for std::bad_alloc, else INTERNAL. The state after such an error is that of the exception.
+// RESOURCE_EXHAUSTED for std::bad_alloc, else INTERNAL. The object's state is then what the exception left.
 //
 // The engine of a plug-in needs it. Where program and library are linked with -static-libgcc, an exception of one that
 // reaches a handler of the other ends the process: each has its own copy of the unwinder (GCC 12; seen in a program of

@@ -13,35 +13,35 @@
 
 namespace sparseagg::service {
 
-// Which values of the header Host a server takes. Without credentials it believes every caller, and a page could give
-// its own name an address of the server (DNS rebinding): the browser then takes the server for the page's own.
+// Which Host headers the server accepts. A server without credentials trusts every caller, and by DNS rebinding a page
+// can point its own name at the server.
 enum class HostRule {
   kAny,      // the server has credentials
-  kPrivate,  // it has none, and listens beyond the loopback: no name that the public name service may have
-  kLocal,    // it has none, and listens on the loopback: only names of the loopback
+  kPrivate,  // no credentials, reachable beyond the loopback: refuses names that public DNS could resolve
+  kLocal,    // no credentials, on the loopback: accepts names of the loopback only
 };
 
-// Decides by the headers Origin and Host. A browser sends requests of any page that its user opens, also to the
-// loopback and without a question first, so that a server without credentials must refuse the requests of other pages
-// itself.
+// Decides by the headers Origin and Host. Any open page can make the browser send requests, even to the loopback. So a
+// server without credentials must refuse the requests of other pages itself.
 //
 // Immutable, and so thread-safe.
 class BrowserPolicy {
  public:
-  // `origins`: a list with commas of the origins whose pages may call, "https://app.example.org"; "*": all pages.
-  // Their hosts are taken by any rule.
+  // `origins`: comma-separated origins whose pages may call, "https://app.example.org"; "*": all pages. Every rule
+  // accepts their hosts.
   // Errors: INVALID_ARGUMENT: not an origin.
   static absl::StatusOr<BrowserPolicy> Create(absl::string_view origins, HostRule host_rule);
 
   // Errors: PERMISSION_DENIED.
   absl::Status Check(const HttpRequest& request) const;
-  // Returns: the response to a CORS preflight, without what AddHeaders adds; nullopt if the request is none. Requires:
-  // Check.
+  // Returns: the response to a CORS preflight, to which the caller adds AddHeaders; nullopt: the request is no
+  // preflight. Requires: Check returned OK.
   std::optional<HttpResponse> AnswerPreflight(const HttpRequest& request) const;
-  // Adds the headers with which a page of another origin may read the response. Requires: Check.
+  // Adds the headers with which a page of another origin may read the response.
   void AddHeaders(const HttpRequest& request, HttpResponse* response) const;
 
  private:
+  BrowserPolicy() = default;
   bool IsListed(absl::string_view origin) const;
   // Errors: PERMISSION_DENIED.
   absl::Status CheckHost(absl::string_view host) const;

@@ -31,7 +31,7 @@ class AggregationMethods : public Methods {
   // Returns: all unary methods but those below.
   std::vector<MethodEntry> Entries();
 
-  // A call with a request that is too large to be received before memory is reserved. Caller and response live until
+  // A call whose request is so large that memory is reserved before it is received. Caller and response live until
   // `done` is called.
   struct LargeCall {
     const Caller& caller;
@@ -63,7 +63,7 @@ class AggregationMethods : public Methods {
   // Encodes the spec and the present figures of a round.
   // `caller`: one of the role client sees no other client's refusals.
   void Encode(const Round& round, const Identity& caller, v1::Round* wire) const;
-  // Returns: whether the caller must not see how many submissions the round has, and what follows from that.
+  // Returns: whether the caller must not see the number of submissions of the round, and fields that reveal it.
   static bool HidesCounts(const Round& round, const Identity& caller);
 
  private:
@@ -79,18 +79,17 @@ class AggregationMethods : public Methods {
   void DeleteRound(const Call& call);
   // wait.cc: long polls. No thread waits meanwhile.
   void WaitRound(const Call& call);
-  // Returns: how long a long poll waits: `wanted`, but up to max_wait, which is the default. Errors: of DecodeDuration.
+  // Returns: the requested timeout of a long poll, at most max_wait; max_wait if none is set. Errors: of
+  // DecodeDuration.
   absl::StatusOr<absl::Duration> WaitTimeout(bool is_set, const google::protobuf::Duration& wanted) const;
   // Answers as soon as the round has ended, or after the timeout. `most_bytes`: of the answer, asked at that time.
   void AnswerAfter(const Call& call, const std::shared_ptr<Round>& round, absl::Duration timeout,
                    std::function<uint64_t()> most_bytes, std::function<absl::Status()> answer);
   // uploads.cc
   absl::Status PutChunk(LargeCall& call) const;
-  // result_ranges.cc
-  absl::Status PutResultRange(LargeCall& call) const;
   void CommitSubmission(const Call& call);
   void GetUploadStatus(const Call& call);
-  // batches.cc: a batch runs in turns, between which the pool has time for others
+  // batches.cc, with RunLarge: a batch runs in turns, between which the pool has time for others
   struct Batch;
   absl::Status BeginBatch(Batch& batch) const;
   // Submits until the turn is over. Returns: whether the batch has ended. Errors: those of the batch as a whole.
@@ -102,7 +101,7 @@ class AggregationMethods : public Methods {
   void WithdrawSubmission(const Call& call);
   // results.cc
   void GetResult(const Call& call);
-  // result_ranges.cc
+  absl::Status PutResultRange(LargeCall& call) const;
   void GetResultRange(const Call& call);
   // certificates.cc
   void GetCertificate(const Call& call);
@@ -121,7 +120,7 @@ class AggregationMethods : public Methods {
   absl::StatusOr<std::shared_ptr<Stream>> FindStream(const Caller& caller, absl::string_view name) const;
   // Encodes the spec and the present figures of a stream.
   static void Encode(const Stream& stream, const Identity& caller, v1::Stream* wire);
-  // Errors: FAILED_PRECONDITION: the round is a version of a stream, which alone may do `verb` ("closed").
+  // Errors: FAILED_PRECONDITION: the round is a version of a stream, and cannot be `verb` ("closed") by itself.
   static absl::Status CheckNotOfStream(const Round& round, absl::string_view verb);
 
   // Answers a call about one round: parses the request, finds the round, runs `act` and responds with the round.

@@ -1,4 +1,4 @@
-// The methods with large requests, and SubmitBatch.
+// RunLarge, which calls the methods with large requests, and SubmitBatch.
 #include <memory>
 #include <string>
 #include <utility>

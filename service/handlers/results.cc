@@ -1,3 +1,4 @@
+// Calls about results, and about the ranges of a cluster's result.
 #include <string>
 #include <utility>
 
@@ -12,7 +13,6 @@
 
 namespace sparseagg::service {
 
-// The method GetResult.
 void AggregationMethods::GetResult(const Call& call) {
   if (!call->ReserveForCall(kStreamBytes)) return;
   context_.pool.Post([this, call] {
@@ -39,7 +39,6 @@ void AggregationMethods::GetResult(const Call& call) {
 
 namespace {
 
-// Calls about the ranges of a cluster's result.
 constexpr size_t kMaxRangeNameBytes = 128;
 
 absl::Status CheckRangeName(absl::string_view name, absl::string_view field) {
@@ -67,10 +66,12 @@ absl::Status AggregationMethods::PutResultRange(LargeCall& call) const {
     range.begin = put.range().begin();
     range.end = put.range().end();
   }
+  // An empty list has no page: the coordinator has kept the result.
   if (!range.tensor.empty() || !put.page().ranges().empty()) page = put.page().SerializeAsString();
   put.clear_page();
   const absl::Time created =
       absl::FromUnixSeconds(put.create_time().seconds()) + absl::Nanoseconds(put.create_time().nanos());
+  // The list ends the round.
   const LogLevel level = range.tensor.empty() ? LogLevel::kInfo : LogLevel::kDebug;
   RETURN_IF_ERROR(round->PutRange(created, std::move(range), std::move(page)));
   RETURN_IF_ERROR(round->journal().AwaitDurable());

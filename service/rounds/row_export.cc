@@ -67,8 +67,8 @@ void AppendKeys(const TensorSpec& spec, const UpdateRows& update, RowInterval ro
 // Rows that are converted at a time.
 constexpr uint64_t kNarrowedRows = 4096;
 
-// How the values of a dtype are made of folded ones. Nearest: of a finite value, the nearest one within the finite
-// range of the dtype; of others, the same.
+// How folded values become values of a dtype. Nearest clamps finite values to the finite range of the dtype; infinities
+// and NaN stay.
 struct Float32Terms {
   using Wide = double;
   using Value = float;
@@ -158,7 +158,7 @@ absl::StatusOr<uint64_t> AppendWideRows(const TensorSpec& spec, const UpdateRows
   std::vector<typename Terms::Value> narrowed;
   const size_t row_bytes = rest.size() * sizeof(Wide);
   uint64_t row = rows.begin;
-  uint64_t first = row;  // the first row whose key is not appended: those up to `row` are of one term each
+  uint64_t first = row;  // rows in [first, row) have one term each; their keys are not appended yet
   const auto append_keys = [&] {
     AppendKeys(spec, update, {first, row}, page.keys);
     first = row;
@@ -285,9 +285,9 @@ ExportedRows::ExportedRows(const UpdateRows& update, KeyInterval keys, std::vect
     const uint64_t end = keys.end == 0 ? repeats.num_keys : LowerBound(repeats, keys.end);
     for (uint64_t row = LowerBound(repeats, keys.begin); row < end;) {
       const uint64_t border = NextBucket(update, KeyAt(repeats.keys, row));
-      uint64_t next = border == 0 ? end : std::min(end, LowerBound(repeats, border, row));
-      // Behind the rows of its bucket.
+      const uint64_t next = border == 0 ? end : std::min(end, LowerBound(repeats, border, row));
       const bool is_last = border == 0 || (keys.end != 0 && border >= keys.end);
+      // Repeats follow the other rows of their bucket.
       AddKeys(update, {keys.begin, is_last ? keys.end : border}, from);
       Add(repeats, {row, next});
       if (is_last) return;

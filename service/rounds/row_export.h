@@ -117,7 +117,7 @@ class ExportedRows {
   uint64_t size_ = 0;
 };
 
-// Appends rows to `page` until it has more than `max_rows` in all.
+// Appends rows to `page`, which then has up to `max_rows` rows, or one row of the update that takes more.
 // A row whose repeated keys were folded to a wider type is appended as several rows of the tensor's dtype, which add up
 // to it exactly when they are folded again in this order: each is the rest, rounded to the dtype. All sums on the way
 // are multiples of the unit in the last place of the folded value and not larger, so none of them is rounded.

@@ -1,4 +1,4 @@
-// The submissions of many clients in columns.
+// Cuts a batch of submissions, which comes in columns, into one chunk per client, and submits the chunks.
 #ifndef SPARSEAGG_SERVICE_ROUNDS_SUBMISSION_BATCH_H_
 #define SPARSEAGG_SERVICE_ROUNDS_SUBMISSION_BATCH_H_
 
@@ -16,20 +16,21 @@
 
 namespace sparseagg::service {
 
-// The tuples that all submissions of a batch have of one tensor, one submission after the other. Borrowed.
+// The tuples of one tensor from all submissions, one submission after the other. Borrowed.
 struct BatchSlice {
   ChunkSlice slice;  // without keys and values
   absl::string_view keys;
   absl::string_view values;
 };
 
-// Cuts columns into chunks, one for each submission: a Split, then Next for each of client_ids(). Borrows all that
-// Split is given. Not thread-safe.
+// Cuts columns into chunks, one for each submission: a Split, then Next for each of client_ids(). Borrows the
+// bytes that Split is given, and copies the slices. Not thread-safe.
 class SubmissionBatch {
  public:
   // `client_ids`: joined by line feeds. `weights`: float64 of each; or empty. `num_keys`: uint32 of each, slice by
-  // slice. Errors: INVALID_ARGUMENT: too many submissions, columns whose lengths do not agree, or an encoding that
-  // batches do not take. Ids, keys and values are not checked here.
+  // slice. Errors: INVALID_ARGUMENT: too many submissions, columns whose lengths do not agree, two slices of one
+  // tensor, too many keys without bytes, or an encoding that batches do not take. Ids, keys and values are not checked
+  // here.
   absl::Status Split(absl::string_view client_ids, absl::string_view weights, absl::string_view num_keys,
                      absl::Span<const BatchSlice> slices);
 
@@ -54,7 +55,7 @@ class SubmissionBatch {
   std::vector<absl::string_view> client_ids_;
   const char* weights_ = nullptr;  // null: none
   std::vector<Tuples> tuples_;
-  uint64_t keys_without_bytes_ = 0;  // of all slices
+  uint64_t keys_without_bytes_ = 0;  // keys that are implicit and have no values, over all slices
   Chunk chunk_;
 };
 
@@ -69,15 +70,15 @@ struct BatchOutcome {
   static constexpr size_t kMaxReasonBytes = 256;
 
   std::string codes;  // of each submission one byte, its absl::StatusCode
-  // Of those that count:
+  // Of the accepted submissions:
   uint64_t num_duplicates = 0;
   uint64_t num_tuples = 0;
   uint64_t num_bytes = 0;
   std::vector<Refused> refused;  // the first kMaxRefused
 };
 
-// Submits for each client, from the first without a code in `outcome` on, the chunk that `next` then returns. Ids are
-// checked by the caller. Returns after the last submission, or after one after which `pause` returns true.
+// Submits the chunk of `next` for each client, from client number outcome.codes.size() on. Returns at the end, or after
+// a submission once `pause` is true; a further call goes on. The caller has checked the ids.
 void SubmitBatch(Intake& intake, absl::Span<const std::string> client_ids, const std::string& submission_id,
                  absl::FunctionRef<const Chunk&()> next, absl::FunctionRef<bool()> pause, BatchOutcome& outcome);
 

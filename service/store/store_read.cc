@@ -1,4 +1,4 @@
-// Store: reads, for the restart of a server.
+// Store: reads for restart and export, and removals during restart.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -19,9 +19,10 @@ namespace {
 
 using keys::Kind;
 
-absl::Status BadKey(absl::string_view key) {
-  return absl::DataLossError(absl::StrCat("the data directory has a key of ", key.size(), " bytes, expected ",
-                                          keys::kRestAt, " and more: it is damaged"));
+// `least`: the bytes that keys of the kind have, or have at least.
+absl::Status BadKey(absl::string_view key, size_t least) {
+  return absl::DataLossError(absl::StrCat("the data directory has a key of ", key.size(), " bytes, expected ", least,
+                                          key.size() < least ? " and more" : "", ": it is damaged"));
 }
 
 void DeleteContent(uint64_t round, rocksdb::WriteBatch& batch) {
@@ -37,7 +38,7 @@ absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
   Database::Range range(*database_, "", keys::EndOfRounds());
   while (range.Valid()) {
     const absl::string_view key = range.key();
-    if (key.size() < keys::kRestAt) return BadKey(key);
+    if (key.size() < keys::kRestAt) return BadKey(key, keys::kRestAt);
     const uint64_t number = keys::NumberAt(key);
     if (static_cast<Kind>(key[keys::kKindAt]) == Kind::kRound) {
       StoredRound round;
@@ -68,13 +69,13 @@ absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
     RETURN_IF_ERROR(database_->Sync().status());
   }
   std::sort(rounds.begin(), rounds.end(), [](const auto& a, const auto& b) { return a.number < b.number; });
-  // Now, not by RunReclaim: a new round may get the number of one that is gone. What these files had does not come
-  // back, since the database has also synced what it found in its log.
+  // Files of rounds that are gone, now: a new round may get such a number. Deleted records cannot return, because the
+  // database has synced its log.
   for (const uint64_t number : files_->Rounds()) {
-    const auto is_it = [number](const StoredRound& round) {
+    const auto needs_file = [number](const StoredRound& round) {
       return round.number == number && round.state.name != StateRecord::Name::kCancelled;
     };
-    if (std::any_of(rounds.begin(), rounds.end(), is_it)) continue;
+    if (std::any_of(rounds.begin(), rounds.end(), needs_file)) continue;
     Log(LogLevel::kInfo, "chunks_removed",
         {{"file", absl::StrCat("chunks/", number)}, {"bytes", files_->Delete(number)}});
   }
@@ -95,7 +96,7 @@ absl::StatusOr<std::vector<std::pair<uint64_t, UploadRecord>>> Store::ReadUpload
   std::vector<std::pair<uint64_t, UploadRecord>> uploads;
   Database::Range range(*database_, keys::Make(round, Kind::kUpload), keys::Make(round, Kind::kChunk));
   for (; range.Valid(); range.Next()) {
-    if (range.key().size() != keys::kSequenceAt) return BadKey(range.key());
+    if (range.key().size() != keys::kSequenceAt) return BadKey(range.key(), keys::kSequenceAt);
     ASSIGN_OR_RETURN(UploadRecord record, DecodeUploadRecord(range.value()));
     uploads.emplace_back(keys::NumberAt(range.key().substr(keys::kRestAt)), std::move(record));
   }
@@ -178,7 +179,7 @@ absl::StatusOr<std::map<uint64_t, CutRecord>> Store::ReadCuts(uint64_t round) co
   std::map<uint64_t, CutRecord> cuts;
   Database::Range range(*database_, keys::Make(round, Kind::kCut), keys::Make(round, Kind::kEnd));
   for (; range.Valid(); range.Next()) {
-    if (range.key().size() != keys::kSequenceAt) return BadKey(range.key());
+    if (range.key().size() != keys::kSequenceAt) return BadKey(range.key(), keys::kSequenceAt);
     ASSIGN_OR_RETURN(CutRecord record, DecodeCutRecord(range.value()));
     cuts.emplace(keys::NumberAt(range.key().substr(keys::kRestAt)), record);
   }
@@ -199,7 +200,7 @@ absl::StatusOr<uint64_t> Store::DeleteOtherUploads(uint64_t round, absl::Span<co
   uint64_t largest = 0;
   Database::Range range(*database_, keys::Make(round, Kind::kChunk), keys::Make(round, Kind::kSynced));
   while (range.Valid()) {
-    if (range.key().size() < keys::kSequenceAt) return BadKey(range.key());
+    if (range.key().size() < keys::kSequenceAt) return BadKey(range.key(), keys::kSequenceAt);
     const uint64_t upload = keys::NumberAt(range.key().substr(keys::kRestAt));
     largest = upload;
     if (!std::binary_search(kept.begin(), kept.end(), upload)) others.push_back(upload);

@@ -23,9 +23,9 @@ namespace sparseagg::service {
 class Intake;
 struct TaskTenant;
 
-// A task without its texts: entry, record, and its places in maps (measured with 100 000 tasks).
+// Bytes of a task without its texts: its entry, its record and its map nodes (measured with 100 000 tasks).
 inline constexpr uint64_t kTaskBytes = 900;
-// A lease without its ids.
+// Bytes of a lease without its ids.
 inline constexpr uint64_t kLeaseBytes = 250;
 
 // Returns: the memory of a task that was not leased yet.
@@ -36,7 +36,8 @@ inline uint64_t TaskBytes(const TaskRecord& record) {
   return bytes;
 }
 
-// Returns: what the state adds to that.
+// Returns: the bytes that the state of a task adds to TaskBytes. Ids count twice: they are in the state and in
+// leased_to.
 inline uint64_t StateBytes(const TaskStateRecord& state) {
   uint64_t bytes = state.reason.size() + state.submission_id.size() + state.result.size();
   for (const LeaseHolder& holder : state.leases) {
@@ -59,8 +60,8 @@ struct TaskEntry {
   std::shared_ptr<const TaskRecord> record;  // without the payload when the task has ended
   ContentHash payload_hash;
   TaskStateRecord state;
-  std::weak_ptr<Intake> round;                            // a later one of this name is another one; null: it is gone
-  bool round_has_ended = false;                           // the end of the lease cancels the task
+  std::weak_ptr<Intake> round;   // as of the creation; a later round may have its name. Null: it is gone
+  bool round_has_ended = false;  // while the task is leased: the end of the lease cancels it
   absl::Duration lease_end = -absl::InfiniteDuration();   // of the latest lease
   absl::Duration deadline_at = absl::InfiniteDuration();  // when the task fails
   absl::Duration due = absl::InfiniteDuration();          // when the timer looks at it; infinite: never
@@ -126,15 +127,13 @@ class WaitingWorkers {
   std::map<std::string, std::set<Groups::const_pointer>, std::less<>> listed_;  // by label: elements of groups_
 };
 
-class Intake;
-
-// Owned by TaskRegistry, whose lock guards it; it stays for the life of the registry. Tenants come from credentials, so
-// that they are few.
+// Owned by TaskRegistry, whose lock guards it; it stays for the life of the registry, since tenants, which come from
+// credentials, are few.
 struct TaskTenant {
   // The tasks of a round, ended ones included.
   struct RoundTasks {
     std::map<uint64_t, TaskEntry*> tasks;  // by number
-    std::weak_ptr<Intake> watched;         // the end of this round will be told to the registry
+    std::weak_ptr<Intake> watched;         // the round of whose end the registry is notified
   };
 
   std::map<uint64_t, std::unique_ptr<TaskEntry>> tasks;                 // by number

@@ -58,7 +58,7 @@ TEST(LoadTest, OtherLibrary_SaysThatItHasNoEntry) {
 
 TEST(LoadTest, OtherBuild_NamesBoth) {
   EXPECT_THAT(Refusal(Plugin("other_build_plugin")),
-              AllOf(HasSubstr("is of sparseagg 0.0.9, interface 000000000000, GNU 9, z80, "),
+              AllOf(HasSubstr("belongs to sparseagg 0.0.9, interface 000000000000, GNU 9, z80, "),
                     HasSubstr(cuda::kPluginIdentity), HasSubstr("install both from the same release")));
 }
 

@@ -77,7 +77,7 @@ assert sa.Aggregator(spec).finish().info.engine.startswith("cpu ")
     ("name", "text"),
     [
         ("no_entry_plugin", "is no CUDA plug-in: it has no function sparseagg_cuda_plugin"),
-        ("other_build_plugin", "is of sparseagg 0.0.9, interface 000000000000, GNU 9, z80, and this program of "),
+        ("other_build_plugin", "belongs to sparseagg 0.0.9, interface 000000000000, GNU 9, z80, this program to "),
         ("no_driver_plugin", "no usable GPU: this machine has no NVIDIA driver"),
         ("old_driver_plugin", "driver 550.54.15 is for CUDA 12.4, and the CUDA engine needs a driver for CUDA 13"),
     ],

@@ -77,7 +77,7 @@ def test_server_of_the_wheel_finds_the_plugin_of_the_other_wheel(tmp_path, start
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("other_build_plugin", "is of sparseagg 0.0.9, interface 000000000000, GNU 9, z80"),
+        ("other_build_plugin", "belongs to sparseagg 0.0.9, interface 000000000000, GNU 9, z80"),
         ("old_driver_plugin", "the NVIDIA driver 550.54.15 is for CUDA 12.4"),
         ("/nowhere/plugin.so", "no file /nowhere/plugin.so"),
     ],
