@@ -16,7 +16,7 @@ from http_calls import request
 from signing import key_pair
 from sparseagg._internal.certificates.bundle import _read_chunks
 from sparseagg._internal.commands.cli import main
-from sparseagg._internal.wire.message import varint
+from sparseagg._internal.wire.encode import varint
 from sparseagg.cluster.exchange import leaves
 
 

@@ -17,7 +17,7 @@ from signing import key_pair, rsa_key
 from sparseagg._internal.certificates.bundle import _read_chunks
 from sparseagg._internal.certificates.statement import content_digest, decode_cbor, encode_cbor
 from sparseagg._internal.wire.columns import decode_keys
-from sparseagg._internal.wire.message import varint
+from sparseagg._internal.wire.encode import varint
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec(

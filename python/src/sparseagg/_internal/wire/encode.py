@@ -26,7 +26,7 @@ from sparseagg._internal.wire.columns import (
     first_misfit,
     widens,
 )
-from sparseagg._internal.wire.message import SLICE_COLUMNS, Bulk, field_number, varint
+from sparseagg._internal.wire.message import SLICE_COLUMNS, Bulk, field_number
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -362,3 +362,12 @@ def _append_field(parts: list[Bulk], number: int, data: Bulk) -> None:
 def _head_of_field(number: int, size: int) -> bytes:
     """Returns tag and length of a length-delimited field of ``size`` bytes."""
     return bytes([number << 3 | 2]) + varint(size)
+
+
+def varint(number: int) -> bytes:
+    """Returns a number as protobuf writes it: seven bits a byte, the lowest first."""
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])

@@ -128,15 +128,6 @@ def _split(message: memoryview, numbers: tuple[int, ...]) -> tuple[bytes, dict[i
     return b"".join(rest), found
 
 
-def varint(number: int) -> bytes:
-    """Returns a number as protobuf writes it: seven bits a byte, the lowest first."""
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
 def read_varint(message: memoryview, at: int) -> tuple[int, int]:
     """Returns the number that begins at ``at``, and where it ends."""
     number = shift = 0
