@@ -42,15 +42,10 @@ Slots = dict[str, Array]  # m and v
 
 @dataclasses.dataclass
 class _TensorState:
-    """The state of one tensor.
+    """The state of one tensor."""
 
-    Attributes:
-        steps: taken so far.
-        slots: m and v by name, of shape (num_rows, row_width); rows never touched are zeros, which take no memory.
-    """
-
-    steps: int
-    slots: Slots
+    steps: int  # taken so far
+    slots: Slots  # m and v by name, of shape (num_rows, row_width); rows never touched are zeros, which take no memory
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out rows of zeros."""

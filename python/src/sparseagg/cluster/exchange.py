@@ -300,13 +300,9 @@ async def leaves(rnd: async_round.Round) -> Leaves:
 
 @dataclasses.dataclass(frozen=True)
 class PartialUpload(Upload):
-    """The upload of a partial. Every chunk has whole blocks.
+    """The upload of a partial. Every chunk has whole blocks."""
 
-    Attributes:
-        blocks: of the partial.
-    """
-
-    blocks: tuple[PartialBlock, ...] = ()
+    blocks: tuple[PartialBlock, ...] = ()  # of the partial
     is_partial: ClassVar[bool] = True
 
     @functools.cached_property

@@ -29,26 +29,18 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How a round is merged: in how many ranges of keys, and where.
+    """How a round is merged: in how many ranges of keys, and where."""
 
-    Attributes:
-        certificate_key: file of the key that signs certificates; None: there is none.
-        ranges: of each tensor, whatever its size; None: as many as the next two ask for.
-        range_bytes: the most bytes of submissions that a range should have.
-        device: of the engine; None: as ``sparseagg.aggregate`` chooses.
-        memory_limit: bytes that the submissions of a range may take, with their sums. Beyond, they are folded before
-            others are read. None: no limit.
-        servers: indices of the cluster's servers that have the round.
-    """
-
-    ranges: int | None
+    ranges: int | None  # of each tensor, whatever its size; None: as many as the next two ask for
     reducers: int
-    range_bytes: int
+    range_bytes: int  # the most bytes of submissions that a range should have
     threads: int
-    device: str | None = None
-    certificate_key: pathlib.Path | None = None
+    device: str | None = None  # of the engine; None: as ``sparseagg.aggregate`` chooses
+    certificate_key: pathlib.Path | None = None  # file of the key that signs certificates; None: there is none
+    # bytes that the submissions of a range may take, with their sums. Beyond, they are folded before others are read.
+    # None: no limit.
     memory_limit: int | None = None
-    servers: tuple[int, ...] = ()
+    servers: tuple[int, ...] = ()  # indices of the cluster's servers that have the round
 
     def number_of_ranges(self, num_bytes: int, most_bytes: int | None = None) -> int:
         """Returns how many ranges a tensor has whose submissions take so many bytes, of ``most_bytes`` at most if it is

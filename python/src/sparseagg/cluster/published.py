@@ -39,23 +39,17 @@ _HEAD_BYTES = 4096  # of a request besides the columns of its page
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A range of a tensor's result.
-
-    Attributes:
-        begin, end: keys of the range; an end of None is behind the last key.
-        server: index of the server that has it.
-        blocks: the keys at which the pages begin that the server has of the range.
-        seconds: that export, merge and write of the range took.
-    """
+    """A range of a tensor's result."""
 
     tensor: str
+    # keys of the range; an end of None is behind the last key
     begin: int
     end: int | None
-    server: int
+    server: int  # index of the server that has it
     num_rows: int
     dtype: str
-    blocks: Sequence[int]
-    seconds: float = 0.0
+    blocks: Sequence[int]  # the keys at which the pages begin that the server has of the range
+    seconds: float = 0.0  # that export, merge and write of the range took
 
 
 Listed = tuple[list[Part], dict[str, Any]]  # the ranges of a result, and what was written beside them
@@ -63,12 +57,9 @@ Listed = tuple[list[Part], dict[str, Any]]  # the ranges of a result, and what w
 
 @dataclasses.dataclass(frozen=True)
 class RangeStore:
-    """Where the ranges of a result go: to all servers in turn.
+    """Where the ranges of a result go: to all servers in turn."""
 
-    Attributes:
-        only, plan: name the result.
-    """
-
+    # name the result
     only: str
     plan: str
     block_bytes: int

@@ -36,28 +36,18 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class RangeTask:
-    """What to merge. A pure function of sealed rounds: it may be run twice, anywhere, with the same result.
+    """What to merge. A pure function of sealed rounds: it may be run twice, anywhere, with the same result."""
 
-    Attributes:
-        round_name: "rounds/{id}", the same on all servers.
-        created: when the round of each server was created.
-        plan: which servers there are, and how they are merged.
-        only: the clients that count; None: all.
-        store: where the result goes; None: to the caller.
-        number: of the range among those of its tensor.
-        any_order: of the keys of a submission, so that servers sort nothing.
-    """
-
-    round_name: str
-    created: tuple[datetime.datetime | None, ...]
+    round_name: str  # "rounds/{id}", the same on all servers
+    created: tuple[datetime.datetime | None, ...]  # when the round of each server was created
     spec: RoundSpec
     keys: KeyRange
     num_submissions: tuple[int, ...]
-    plan: Plan
-    only: frozenset[str] | None = None
-    store: RangeStore | None = None
-    number: int = 0
-    any_order: bool = False
+    plan: Plan  # which servers there are, and how they are merged
+    only: frozenset[str] | None = None  # the clients that count; None: all
+    store: RangeStore | None = None  # where the result goes; None: to the caller
+    number: int = 0  # of the range among those of its tensor
+    any_order: bool = False  # of the keys of a submission, so that servers sort nothing
 
 
 class KnownRounds:

@@ -33,19 +33,12 @@ _LEAST_WAIT_S, _MOST_WAIT_S = 0.02, 1.0
 
 @dataclasses.dataclass
 class _Sent:
-    """A message without a reply.
+    """A message without a reply."""
 
-    Attributes:
-        node: whose it is.
-        model: that the node was sent; its version is the base version of the update.
-        deadline: after it another client is asked; the reply still counts.
-        again: whether it repeats, with the whole model, a message whose node had lost its copy.
-    """
-
-    node: int
-    model: Model
-    deadline: float
-    again: bool
+    node: int  # whose it is
+    model: Model  # that the node was sent; its version is the base version of the update
+    deadline: float  # after it another client is asked; the reply still counts
+    again: bool  # whether it repeats, with the whole model, a message whose node had lost its copy
 
 
 class SparseFedBuff:

@@ -42,18 +42,12 @@ class Table:
 
     A round costs time and memory for its rows, not for the tensor. When half of the rows have changed, they are
     written into a new array.
-
-    Attributes:
-        array: the tensor as it was; Flower's array, whose bytes are shared.
-        row_width: values of a row.
-        keys: rows that are not those of ``array``: int64, ascending.
-        rows: the rows at ``keys``.
     """
 
-    array: Array
-    row_width: int
-    keys: Any
-    rows: Any
+    array: Array  # the tensor as it was; Flower's array, whose bytes are shared
+    row_width: int  # values of a row
+    keys: Any  # rows that are not those of ``array``: int64, ascending
+    rows: Any  # the rows at ``keys``
 
     @classmethod
     def of(cls, array: Array, row_width: int = 1) -> Table:

@@ -123,18 +123,13 @@ class MergedRows:
 
 @dataclasses.dataclass(frozen=True)
 class ArrayForm:
-    """What is remembered of an array of the server's model.
+    """What is remembered of an array of the server's model."""
 
-    Attributes:
-        shape, dtype: of the array.
-        torch_dtype: None for NumPy's.
-        nonfinite: its values that are not finite, None if there are none.
-    """
-
+    # of the array
     shape: tuple[int, ...]
     dtype: str
-    torch_dtype: Any
-    nonfinite: nonfinite.Nonfinite | None
+    torch_dtype: Any  # None for NumPy's
+    nonfinite: nonfinite.Nonfinite | None  # its values that are not finite, None if there are none
 
     @classmethod
     def of(cls, array: Any) -> ArrayForm:

@@ -129,15 +129,10 @@ Rows = Union[Array, list[Array]]  # a list: the columns, of any types, each of s
 
 @dataclasses.dataclass(frozen=True)
 class Keyed:
-    """A row at each key. Keys may come more than once.
+    """A row at each key. Keys may come more than once."""
 
-    Attributes:
-        keys: of any type, shape (n,).
-        rows: shape (n,) or (n, …); None if there are keys alone.
-    """
-
-    keys: Array
-    rows: Rows | None
+    keys: Array  # of any type, shape (n,)
+    rows: Rows | None  # shape (n,) or (n, …); None if there are keys alone
 
 
 # The device of an array that does not name its device: the CUDA Array Interface has no field for it.

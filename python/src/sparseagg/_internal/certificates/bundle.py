@@ -101,24 +101,17 @@ def result_columns(result: Mapping[str, TensorResult]) -> dict[str, Array]:
 
 @dataclasses.dataclass(frozen=True)
 class StoredSubmission:
-    """A submission of a bundle.
-
-    Attributes:
-        client_id, submission_id: its ids.
-        weight: as sent; None: none was.
-        client_weight: the factor of the close, or the staleness weight of a version of a stream; None: it had none.
-        base_version: of a commit to a stream; None: of a round.
-        tensors: keys and values of each tensor that was sent, in order of occurrence; values of a union are None.
-        leaf: as the server has given it.
-    """
+    """A submission of a bundle."""
 
     client_id: str
     submission_id: str
-    weight: float | None
+    weight: float | None  # as sent; None: none was
+    # the factor of the close, or the staleness weight of a version of a stream; None: it had none
     client_weight: float | None
-    base_version: int | None
+    base_version: int | None  # of a commit to a stream; None: of a round
+    # keys and values of each tensor that was sent, in order of occurrence; values of a union are None
     tensors: dict[str, tuple[Array, Array | None]]
-    leaf: bytes
+    leaf: bytes  # as the server has given it
 
     def made_leaf(self, spec: RoundSpec) -> bytes:
         """Returns the leaf that the content gives, with the salt of ``leaf``; ``VerificationError`` if it has none."""

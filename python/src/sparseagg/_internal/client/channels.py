@@ -24,21 +24,13 @@ from sparseagg.v1 import aggregation_pb2 as pb
 
 
 class Method(NamedTuple):
-    """A method of a service.
+    """A method of a service."""
 
-    Attributes:
-        service: the service's full name, "sparseagg.v1.Tasks".
-        name: "LeaseTask".
-        kind: as gRPC names it: "unary_unary", "unary_stream", "stream_unary" or "stream_stream".
-        request: the class of its requests.
-        response: the class of its responses.
-    """
-
-    service: str
-    name: str
-    kind: str
-    request: Any
-    response: Any
+    service: str  # the service's full name, "sparseagg.v1.Tasks"
+    name: str  # "LeaseTask"
+    kind: str  # as gRPC names it: "unary_unary", "unary_stream", "stream_unary" or "stream_stream"
+    request: Any  # the class of its requests
+    response: Any  # the class of its responses
 
 
 def methods() -> Iterator[Method]:

@@ -62,19 +62,12 @@ class _Failure(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Server:
-    """One server of a client's address.
+    """One server of a client's address."""
 
-    Attributes:
-        address: "host:port" or "unix:path".
-        channels: to the server.
-        headers: of calls.
-        may_look: whether to look what keeps calls from the server.
-    """
-
-    address: str
-    channels: ChannelPool
-    headers: Headers
-    may_look: bool
+    address: str  # "host:port" or "unix:path"
+    channels: ChannelPool  # to the server
+    headers: Headers  # of calls
+    may_look: bool  # whether to look what keeps calls from the server
 
     @classmethod
     def of(

@@ -63,17 +63,11 @@ _HANDLE = re.compile(rf"{_SCHEME}(?P<address>.+)/(?P<name>rounds/{NAME})")
 class Endpoint:
     """The address and the other arguments of a client. Its pickle makes an equal client, also in another process.
 
-    Attributes:
-        address: "host:port" or "unix:path", also of the server that a client of ":local:" has started; or ":memory:".
-        public_address: the address in handles; None: ``address``.
-        locate: of a server that may start again at another address: returns where it is now, after so many seconds at
-            most, or None if that is not known. Clients ask it when a call does not reach the server.
-
     The other attributes are the arguments of ``sparseagg.Client``.
     """
 
-    address: str
-    public_address: str | None = None
+    address: str  # "host:port" or "unix:path", also of the server that a client of ":local:" has started; or ":memory:"
+    public_address: str | None = None  # the address in handles; None: ``address``
     token: TokenArgument = dataclasses.field(default=None, repr=False)
     tls: TLSArgument = None
     timeout: float | None = None
@@ -83,6 +77,8 @@ class Endpoint:
     options: list[tuple[str, Any]] | None = None
     tenant: str | None = None
     insecure_token: bool = False
+    # of a server that may start again at another address: returns where it is now, after so many seconds at most, or
+    # None if that is not known. Clients ask it when a call does not reach the server.
     locate: Callable[[float], str | None] | None = dataclasses.field(default=None, repr=False)
 
     def arguments(self) -> dict[str, Any]:

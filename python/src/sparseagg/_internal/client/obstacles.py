@@ -40,15 +40,11 @@ _UNTRUSTED = (
 
 
 class Obstacle(NamedTuple):
-    """Why a call has not reached its server.
+    """Why a call has not reached its server."""
 
-    Attributes:
-        text: what is wrong, and what to do.
-        is_absence: nobody listens there, which changes when a server starts; otherwise the client, or its address, is
-            not for what listens there.
-    """
-
-    text: str
+    text: str  # what is wrong, and what to do
+    # nobody listens there, which changes when a server starts; otherwise the client, or its address, is not for what
+    # listens there
     is_absence: bool
 
 

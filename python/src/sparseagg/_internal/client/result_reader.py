@@ -234,27 +234,19 @@ class ExportedUpdate(NamedTuple):
 
 
 class ExportedPage(NamedTuple):
-    """Some submissions of an export, in columns, by place: the number of submissions before, in order of client ids.
+    """Some submissions of an export, in columns, by place: the number of submissions before, in order of client ids."""
 
-    Attributes:
-        first, end: the place of the first one, and the place behind the last one.
-        places: int64, ascending, of those that have rows.
-        ends: int64, for each of ``places``: the first row behind its own.
-        keys, values: of all rows, as of ``ExportedUpdate``.
-        is_continued: whether the last submission goes on in the next page, whose first one it is.
-        num_submissions: of the round.
-        next_page_token: "" on the last page.
-    """
-
+    # the place of the first one, and the place behind the last one
     first: int
     end: int
-    places: Array
-    ends: Array
+    places: Array  # int64, ascending, of those that have rows
+    ends: Array  # int64, for each of ``places``: the first row behind its own
+    # of all rows, as of ``ExportedUpdate``
     keys: Array
     values: Array | None
-    is_continued: bool = False
-    num_submissions: int = 0
-    next_page_token: str = ""
+    is_continued: bool = False  # whether the last submission goes on in the next page, whose first one it is
+    num_submissions: int = 0  # of the round
+    next_page_token: str = ""  # "" on the last page
 
     def part(self, first: int, end: int) -> ExportedPage:
         """Returns the submissions from one place on, and before another."""

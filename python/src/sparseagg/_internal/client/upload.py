@@ -78,30 +78,18 @@ def upload_tag(tensors: Sequence[TensorData], weight: float | None, chunk_bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Upload:
-    """A submission in the making. It borrows the caller's arrays, and makes each chunk when the chunk is sent.
-
-    Attributes:
-        tensors: the update.
-        client_id: of the client.
-        submission_id: of the update.
-        round_name: "rounds/{id}" or "streams/{id}"; empty in a one-shot aggregation.
-        weight: of the submission.
-        chunk_bytes: about how many bytes one chunk has.
-        wire: the encodings that may be used.
-        is_shared: the caller chose the submission id, so other processes may use the same one.
-        base_version: of an upload to a stream; else None.
-        device_tensors: the rest of the update, in the memory of a GPU: of rounds of ":memory:" only.
-    """
+    """A submission in the making. It borrows the caller's arrays, and makes each chunk when the chunk is sent."""
 
     tensors: list[TensorData]
     client_id: str
     submission_id: str
-    round_name: str
-    weight: float | None
-    chunk_bytes: int
-    wire: WireFormat = PLAIN
-    is_shared: bool = False
-    base_version: int | None = None
+    round_name: str  # "rounds/{id}" or "streams/{id}"; empty in a one-shot aggregation
+    weight: float | None  # of the submission
+    chunk_bytes: int  # about how many bytes one chunk has
+    wire: WireFormat = PLAIN  # the encodings that may be used
+    is_shared: bool = False  # the caller chose the submission id, so other processes may use the same one
+    base_version: int | None = None  # of an upload to a stream; else None
+    # the rest of the update, in the memory of a GPU: of rounds of ":memory:" only
     device_tensors: Sequence[DeviceData] = ()
 
     is_partial: ClassVar[bool] = False  # whether it has partials in the place of tensors

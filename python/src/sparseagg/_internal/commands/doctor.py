@@ -52,19 +52,12 @@ _MARKS = {"ok": "ok", "note": "note", "wrong": "WRONG"}
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One line of the table.
+    """One line of the table."""
 
-    Attributes:
-        name: what was looked at.
-        found: what was found.
-        state: "ok"; "note": something optional is missing or small; "wrong": something does not work as it is.
-        advice: what to do, unless the state is "ok".
-    """
-
-    name: str
-    found: str
-    state: str = "ok"
-    advice: str = ""
+    name: str  # what was looked at
+    found: str  # what was found
+    state: str = "ok"  # "ok"; "note": something optional is missing or small; "wrong": something does not work as it is
+    advice: str = ""  # what to do, unless the state is "ok"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

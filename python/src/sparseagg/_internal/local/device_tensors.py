@@ -35,19 +35,13 @@ _KEY_TYPES = ("int32", "int64", "uint32", "uint64")
 
 @dataclasses.dataclass(frozen=True)
 class DeviceData:
-    """The (key, row) tuples of one tensor, in the memory of the engine's device, contiguous.
-
-    Attributes:
-        spec: the tensor.
-        keys: integers of 32 or 64 bits, shape (n,), unchecked. None: 0, 1, …, n − 1.
-        values: n · row_width values of the tensor's dtype; bfloat16 also as its bits, uint16. None: no values (union).
-        num_keys: n.
-    """
+    """The (key, row) tuples of one tensor, in the memory of the engine's device, contiguous."""
 
     spec: TensorSpec
-    keys: DeviceArray | None
+    keys: DeviceArray | None  # integers of 32 or 64 bits, shape (n,), unchecked. None: 0, 1, …, n − 1.
+    # n · row_width values of the tensor's dtype; bfloat16 also as its bits, uint16. None: no values (union).
     values: DeviceArray | None
-    num_keys: int
+    num_keys: int  # n
 
     @property
     def num_bytes(self) -> int:

@@ -41,20 +41,15 @@ _NUMBER_TEXTS = (
 
 @dataclasses.dataclass(frozen=True)
 class TensorData:
-    """The (key, row) tuples of one tensor, in the types of the wire.
-
-    Attributes:
-        spec: the tensor.
-        keys: uint32 or uint64, by ``spec.key_bytes``; shape (n,). None: 0, 1, …, n − 1. Of ``engine_data``: unchecked
-            integers of 32 or 64 bits.
-        values: shape (n, row_width), contiguous, little-endian; bfloat16 as its bits, uint16. None: no values (union).
-        num_keys: n.
-    """
+    """The (key, row) tuples of one tensor, in the types of the wire."""
 
     spec: TensorSpec
+    # uint32 or uint64, by ``spec.key_bytes``; shape (n,). None: 0, 1, …, n − 1. Of ``engine_data``: unchecked integers
+    # of 32 or 64 bits.
     keys: Array | None
+    # shape (n, row_width), contiguous, little-endian; bfloat16 as its bits, uint16. None: no values (union).
     values: Array | None
-    num_keys: int
+    num_keys: int  # n
 
     def copied(self) -> TensorData:
         """Returns the same tuples in new arrays."""

@@ -135,22 +135,15 @@ class BatchColumn:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Some consecutive submissions.
+    """Some consecutive submissions."""
 
-    Attributes:
-        first, stop: their positions.
-        client_ids: joined by line feeds.
-        weights: float64 of each, or no bytes.
-        num_keys: uint32 of each, tensor by tensor.
-        tensors: their tuples.
-    """
-
+    # their positions
     first: int
     stop: int
-    client_ids: str
-    weights: bytes
-    num_keys: bytes
-    tensors: list[TensorData]
+    client_ids: str  # joined by line feeds
+    weights: bytes  # float64 of each, or no bytes
+    num_keys: bytes  # uint32 of each, tensor by tensor
+    tensors: list[TensorData]  # their tuples
 
 
 def submission_columns(spec: RoundSpec, num_clients: int, updates: Mapping[str, Any]) -> list[BatchColumn]:

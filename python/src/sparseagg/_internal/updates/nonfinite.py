@@ -39,17 +39,11 @@ def difference(before: Any, after: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Nonfinite:
-    """The values of a model's array that are not finite.
+    """The values of a model's array that are not finite."""
 
-    Attributes:
-        size: number of values of the array.
-        positions: of these values in the flat array, ascending.
-        values: at the positions.
-    """
-
-    size: int
-    positions: Any
-    values: Any
+    size: int  # number of values of the array
+    positions: Any  # of these values in the flat array, ascending
+    values: Any  # at the positions
 
     @classmethod
     def of(cls, array: Any) -> Nonfinite | None:

@@ -20,18 +20,13 @@ from sparseagg.errors import InvalidArgumentError
 class Entries:
     """The stored entries of a sparse array, whose last axes may be dense. Entries may come more than once.
 
-    Attributes:
-        coordinates: for each sparse axis the entries' positions, shape (n,). They may lie outside the axis.
-        values: shape (n, …), with the dense axes.
-        shape: of the array.
-
     Raises:
         ValueError: the three do not go together.
     """
 
-    coordinates: list[Array]
-    values: Array
-    shape: tuple[int, ...]
+    coordinates: list[Array]  # for each sparse axis the entries' positions, shape (n,). They may lie outside the axis.
+    values: Array  # shape (n, …), with the dense axes
+    shape: tuple[int, ...]  # of the array
 
     def __post_init__(self) -> None:
         num_axes, values = len(self.coordinates), self.values

@@ -44,15 +44,12 @@ ValueEncoding = Union[None, NarrowEncoding, Mapping[str, NarrowEncoding]]
 
 @dataclasses.dataclass(frozen=True)
 class WireFormat:
-    """The encodings of one upload, in addition to the plain ones, which every server knows.
+    """The encodings of one upload, in addition to the plain ones, which every server knows."""
 
-    Attributes:
-        keys: names of key encodings, of which the smallest is used for each slice: "implicit" (for consecutive keys),
-            "delta_bitpacked". Both keep the keys and their order.
-        values: names of the narrower value encodings, by tensor. Values of other tensors are not rounded.
-    """
-
+    # names of key encodings, of which the smallest is used for each slice: "implicit" (for consecutive keys),
+    # "delta_bitpacked". Both keep the keys and their order.
     keys: frozenset[str] = frozenset()
+    # names of the narrower value encodings, by tensor. Values of other tensors are not rounded.
     values: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def value_encoding(self, spec: TensorSpec) -> str:
@@ -110,17 +107,11 @@ def chunk_bytes_for(max_message_bytes: int, wanted: int = DEFAULT_CHUNK_BYTES) -
 
 @dataclasses.dataclass(frozen=True)
 class ServerWire:
-    """The limits and encodings of one server.
+    """The limits and encodings of one server."""
 
-    Attributes:
-        chunk_bytes: bytes of slices in one message.
-        key_encodings: names of the key encodings that the server knows.
-        value_encodings: names of the value encodings that the server knows.
-    """
-
-    chunk_bytes: int
-    key_encodings: frozenset[str]
-    value_encodings: frozenset[str]
+    chunk_bytes: int  # bytes of slices in one message
+    key_encodings: frozenset[str]  # names of the key encodings that the server knows
+    value_encodings: frozenset[str]  # names of the value encodings that the server knows
 
     @classmethod
     def of(cls, info: ServerInfo, wanted_chunk_bytes: int) -> ServerWire:
@@ -316,17 +307,12 @@ _CHUNK, _SLICES = field_number(pb.AggregateRequest, "chunk"), field_number(pb.Up
 
 @dataclasses.dataclass(frozen=True)
 class ChunkMessage:
-    """An ``UpdateChunk`` or ``SubmitBatchRequest`` that borrows keys and values, unlike one of Protocol Buffers.
+    """An ``UpdateChunk`` or ``SubmitBatchRequest`` that borrows keys and values, unlike one of Protocol Buffers."""
 
-    Attributes:
-        head: the message without its slices.
-        slices: for each slice the message without keys and values, the keys, and the values.
-        end_bytes: bytes of the caller's arrays up to the end of this chunk, for the progress.
-    """
-
-    head: pb.UpdateChunk | pb.SubmitBatchRequest
+    head: pb.UpdateChunk | pb.SubmitBatchRequest  # the message without its slices
+    # for each slice the message without keys and values, the keys, and the values
     slices: list[tuple[pb.TensorSlice, Bulk, Bulk]]
-    end_bytes: int
+    end_bytes: int  # bytes of the caller's arrays up to the end of this chunk, for the progress
 
     @property
     def is_last(self) -> bool:

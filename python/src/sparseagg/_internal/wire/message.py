@@ -30,14 +30,10 @@ Bulk = Union[bytes, memoryview]  # of bytes
 
 @dataclasses.dataclass(frozen=True)
 class Page:
-    """A ``ResultPage`` whose columns are parts of the message that came. Protocol Buffers would copy them twice.
+    """A ``ResultPage`` whose columns are parts of the message that came. Protocol Buffers would copy them twice."""
 
-    Attributes:
-        head: the message; its columns may be empty.
-        keys, values, counts, weights, moments: the columns, as in the message.
-    """
-
-    head: pb.ResultPage
+    head: pb.ResultPage  # the message; its columns may be empty
+    # the columns, as in the message
     keys: Bulk
     values: Bulk
     counts: Bulk
@@ -70,14 +66,10 @@ def parse_page(data: bytes) -> Page:
 
 @dataclasses.dataclass(frozen=True)
 class ExportedColumns:
-    """An ``ExportedSubmissions`` whose keys and values are parts of the message that came.
+    """An ``ExportedSubmissions`` whose keys and values are parts of the message that came."""
 
-    Attributes:
-        head: the message without them.
-        keys, values: the columns, as in the message.
-    """
-
-    head: pb.ExportedSubmissions
+    head: pb.ExportedSubmissions  # the message without them
+    # the columns, as in the message
     keys: Bulk
     values: Bulk
 
@@ -147,17 +139,11 @@ _HEAD = struct.Struct("<4sHHQ4B3I6Q")
 
 @dataclasses.dataclass(frozen=True)
 class PartialBlock:
-    """One block.
+    """One block."""
 
-    Attributes:
-        tensor: name of its tensor.
-        num_submissions: of the whole partial.
-        data: its bytes.
-    """
-
-    tensor: str
-    num_submissions: int
-    data: memoryview
+    tensor: str  # name of its tensor
+    num_submissions: int  # of the whole partial
+    data: memoryview  # its bytes
 
 
 def split_blocks(partial: Iterable[Bulk]) -> Iterator[PartialBlock]:

@@ -117,17 +117,11 @@ def hash_token(token: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """Tokens by id, the most frequent first.
+    """Tokens by id, the most frequent first."""
 
-    Attributes:
-        hashes: hashes of the tokens, ascending, uint64.
-        ids: the id of each hash.
-        counts: by id, how often the token occurs in all clients' texts.
-    """
-
-    hashes: Array
-    ids: Array
-    counts: Array
+    hashes: Array  # hashes of the tokens, ascending, uint64
+    ids: Array  # the id of each hash
+    counts: Array  # by id, how often the token occurs in all clients' texts
 
     def __len__(self) -> int:
         return len(self.ids)
