@@ -339,14 +339,9 @@ def _around_the_middle(
 ) -> tuple[npt.NDArray[np.intp], _Floats, _Floats, float]:
     """Finds the submission in the middle: the centre of the smallest ball that holds more than half of the points.
 
-    A ball of that kind holds an honest submission while most are honest. So its centre and radius R are robust.
-
-    Returns:
-        Places of the points at a finite distance from the middle; their inner products ⟨v_j − v, v_k − v⟩ around the
-        middle v; the weights of the mean of the ball; R.
-
-    Raises:
-        InvalidArgumentError: there is no such ball.
+    A ball of that kind holds an honest submission while most are honest. So its centre v and radius R are robust.
+    Returns places of the points at a finite distance from v; their inner products ⟨v_j − v, v_k − v⟩; the weights of
+    the mean of the ball; R. ``InvalidArgumentError``: there is no such ball.
     """
     squares = _without_nan(squares)
     reach = np.sort(squares, axis=1)[:, len(squares) // 2]

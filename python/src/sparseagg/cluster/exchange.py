@@ -357,10 +357,8 @@ def partial_upload(
     round_name: str,
     submission_id: str | None,
 ) -> PartialUpload:
-    """Makes the upload of a partial, in one piece or in pieces of whole blocks.
-
-    Raises:
-        InvalidArgumentError: an argument is wrong, or this is no partial.
+    """Makes the upload of a partial, in one piece or in pieces of whole blocks; ``InvalidArgumentError`` if it is
+    none.
     """
     whole = isinstance(partial, (bytes, bytearray, memoryview))
     pieces = [cast(Bulk, partial)] if whole else cast("Iterable[Bulk]", partial)

@@ -134,10 +134,8 @@ COLUMNS = ("keys", "values", "counts", "weights", "moments")  # of a TensorResul
 
 
 def join_ranges(spec: RoundSpec, tensor: TensorSpec, parts: Sequence[TensorResult]) -> tuple[TensorResult, int]:
-    """Returns the result of a tensor, and how many rows ``result_top_k`` and ``result_min_norm`` have removed.
-
-    Args:
-        parts: the results of its ranges, in order of keys, sparse.
+    """Returns the result of a tensor of those of its ranges, which are sparse and in order of keys, and how many rows
+    ``result_top_k`` and ``result_min_norm`` have removed.
     """
     whole = concatenated(spec, tensor, parts)
     if is_cut(spec, tensor):

@@ -31,10 +31,8 @@ from sparseagg.errors import DeadlineExceededError, FailedPreconditionError, Rou
 
 
 class RangeMerge:
-    """Merges a round of all servers of a cluster, by ranges of keys.
-
-    Attributes:
-        times: seconds of the steps of the latest ``run``: "seal", "plan" and "reduce".
+    """Merges a round of all servers of a cluster, by ranges of keys. ``times``: seconds of the steps of the latest
+    ``run``: "seal", "plan" and "reduce".
     """
 
     def __init__(self, name: str, spec: RoundSpec, rounds: Sequence[Round], plan: Plan, executor: Executor) -> None:

@@ -62,10 +62,8 @@ class ServerKeeper:
         self._thread.start()
 
     def home(self, timeout_s: float = _READY_S) -> HomeServer:
-        """Returns the server's addresses, as soon as it listens.
-
-        Raises:
-            SparseaggError, OSError: why it does not start, if that is the case when the time is over.
+        """Returns the server's addresses, as soon as it listens; when the time is over, raises why it does not
+        start.
         """
         if not self._ready.wait(timeout_s) or self._home is None:
             raise self._failure or DeadlineExceededError(

@@ -35,8 +35,7 @@ from sparseagg.errors import FailedPreconditionError, InvalidArgumentError
 def server_spec(spec: RoundSpec, homes: Sequence[HomeServer] = (), index: int = 0) -> RoundSpec:
     """Returns the spec of the round of server ``index``, which does not close itself; no ``homes``: it is only checked.
 
-    Raises:
-        InvalidArgumentError: a field of the spec is not for clusters; the message says which one, and why.
+    Raises ``InvalidArgumentError``, which names the field and says why, for a spec that is not for clusters.
     """
     if spec.deadline is not None:
         raise InvalidArgumentError(

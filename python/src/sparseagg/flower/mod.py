@@ -181,10 +181,8 @@ class _SparseMod:
 def _upload(
     config: ConfigRecord, client: str, before: ArrayRecord, reply: Message, credentials: Mapping[str, Any]
 ) -> str:
-    """Submits the arrays of a reply to the server, and leaves the metrics alone in it.
-
-    Returns:
-        The id of the submission: ``client``, or the name of the credentials.
+    """Submits the arrays of a reply to the server, and leaves the metrics alone in it. Returns the id of the
+    submission: ``client``, or the name of the credentials.
     """
     ((key, arrays),) = reply.content.array_records.items()
     weight: float | None = weight_of(reply.content, config["weight"])

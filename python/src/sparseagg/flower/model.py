@@ -190,8 +190,7 @@ _NUMPY = "numpy.ndarray"  # the only serialization that Flower has
 def view(array: Array, what: str = "an array") -> Any:
     """Returns the values of a record's array, read-only, without copying them as ``Array.numpy`` does.
 
-    Raises:
-        InvalidArgumentError: the bytes are no array of numbers; the message begins with ``what``.
+    Raises ``InvalidArgumentError``, which begins with ``what``, if the bytes are no array of numbers.
     """
     if array.stype != _NUMPY:
         raise InvalidArgumentError(f"{what}: it is serialized as {array.stype!r}, not as {_NUMPY!r}")
@@ -269,9 +268,7 @@ def _form_of(array: Array) -> tuple[Any, ...]:
 
 def update_of(arrays: ArrayRecord, names: Iterable[str]) -> Mapping[str, Any]:
     """Returns the arrays of a record by tensor: (keys, rows) of a sparse one, else its values.
-
-    Raises:
-        InvalidArgumentError: an array belongs to no tensor of ``names``, or a tensor has keys without rows.
+    ``InvalidArgumentError``: an array belongs to no tensor of ``names``, or a tensor has keys without rows.
     """
     known, update = set(names), {}
     for name, array in arrays.items():

@@ -351,10 +351,8 @@ class SparseMixin:
         return [Message(only, dst_node_id=0, message_type="train")], []
 
     def _add(self, node: int, content: RecordDict) -> str:
-        """Merges the content of a reply; a client that has uploaded to the server itself sends no arrays.
-
-        Returns:
-            The client's id.
+        """Merges the content of a reply, and returns the client's id; one that has uploaded to the server sends no
+        arrays.
         """
         client_id, weight = client_of(content), weight_of(content, self.weighted_by_key)
         merge = self._opened()

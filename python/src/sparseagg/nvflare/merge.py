@@ -22,11 +22,8 @@ from sparseagg.nvflare.arrays import KEYS, ROWS, ArrayForm, MergedRows, naming_t
 
 
 class ModelForm:
-    """Names, shapes and dtypes of a model's arrays, and their values that are not finite. Immutable.
-
-    Args:
-        params: of the model, which is not kept.
-        sparse, elements, op, exclude_vars, options: of ``SparseAggregator``.
+    """Names, shapes and dtypes of the arrays in ``params``, and their values that are not finite. Immutable. The other
+    arguments are those of ``SparseAggregator``.
     """
 
     def __init__(
@@ -88,10 +85,8 @@ class ModelForm:
         return sa.RoundSpec(tensors, **{"weighting": weighting, "result_layout": "sparse", **options})
 
     def update(self, params: Mapping[Any, Any], params_type: ParamsType) -> dict[str, Any]:
-        """Returns the update of a client's params; lazy references become arrays.
-
-        Raises:
-            InvalidArgumentError: the params do not fit the model; the message names the tensor.
+        """Returns the update of a client's params; lazy references become arrays. ``InvalidArgumentError`` names the
+        tensor that does not fit the model.
         """
         update: dict[str, Any] = {}
         known, tracked = dict(self._aggregated()), self._tracked()
@@ -295,11 +290,7 @@ class RoundMerge:
 
 
 class _Part:
-    """A round of some or all of the tensors, in this process or on a server.
-
-    Attributes:
-        weight: of the submissions.
-    """
+    """A round of some or all of the tensors, in this process or on a server; ``weight``: of the submissions."""
 
     def __init__(self, spec: sa.RoundSpec, client: sa.Client | ClusterClient | None) -> None:
         self.spec = spec

@@ -155,11 +155,8 @@ _BLOCK = 1 << 20
 
 
 def content_digest(keys: Array, values: Array | None) -> bytes:
-    """Returns the digest of one tensor of a submission.
-
-    Args:
-        keys: in order of occurrence, of any unsigned type.
-        values: of the tensor's dtype, bfloat16 as bits; None for a union.
+    """Returns the digest of one tensor of a submission: of keys of any unsigned type, in order of occurrence, and
+    values of the tensor's dtype, bfloat16 as bits; None for a union.
     """
     total = hashlib.sha256()
     for digest in (*_blocks(keys.astype("<u8", copy=False)), *_blocks(values)):

@@ -179,11 +179,8 @@ class ChannelPool:
 
     @contextlib.contextmanager
     def first(self) -> Iterator[Any]:
-        """Lends the stub of the first channel, for calls with short messages.
-
-        Raises:
-            FailedPreconditionError: the pool is closed, or was closed before the last use of the stub.
-            CancelledError: the pool was closed during a call.
+        """Lends the stub of the first channel, for calls with short messages. Raises ``FailedPreconditionError`` if the
+        pool is closed, ``CancelledError`` if it was closed during the call.
         """
         self._begin_anew_in_child()
         with self._lock:
@@ -193,10 +190,8 @@ class ChannelPool:
 
     @contextlib.contextmanager
     def least_busy(self) -> Iterator[Any]:
-        """Lends the stub of the channel with the fewest loans; of a new channel if all have loans and there is room.
-
-        Raises:
-            FailedPreconditionError, CancelledError: as ``first``.
+        """Lends the stub of the channel with the fewest loans; of a new one if all have loans and there is room.
+        Errors: as of ``first``.
         """
         self._begin_anew_in_child()
         with self._lock:

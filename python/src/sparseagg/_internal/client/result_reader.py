@@ -45,10 +45,8 @@ class ResultReader:
         self._info: RoundInfo | None = None
 
     def add(self, page: Page) -> None:
-        """Adds the next page of a tensor. The first page of a tensor has the tensor's summary.
-
-        Raises:
-            InternalError: the page is malformed.
+        """Adds the next page of a tensor, of which the first has a summary. ``InternalError``: the page is
+        malformed.
         """
         head = page.head
         if head.HasField("round"):
@@ -68,11 +66,8 @@ class ResultReader:
     def rest(self, stream: pb.StreamResultRequest, spec: RoundSpec) -> Iterator[pb.GetResultRequest]:
         """Yields the requests of the missing pages. The caller adds each page before it asks for the next request.
 
-        The pages have the bounds that they would have in the stream, so that the same values share a scale.
-
-        Args:
-            stream: the request of the stream that broke.
-            spec: of the round.
+        The pages have the bounds that they would have in ``stream``, the stream that broke, so that the same values
+        share a scale.
         """
         for name in list(stream.tensors) or [tensor.name for tensor in spec.tensors]:
             while self._next.get(name) != "":
@@ -85,10 +80,8 @@ class ResultReader:
                 )
 
     def result(self, info: RoundInfo | None = None) -> Result:
-        """Returns the result of all pages; ``info`` is the round, if no page has it.
-
-        Raises:
-            InternalError: the pages do not fit together.
+        """Returns the result of all pages; ``info`` is the round, if no page has it. ``InternalError``: the pages do
+        not fit together.
         """
         info = self._info or info
         if info is None:
@@ -260,9 +253,7 @@ class ExportedPage(NamedTuple):
 def exported_page(spec: TensorSpec, page: ExportedColumns, first_key: int = 0) -> ExportedPage:
     """Returns the page of an export by place; ``first_key``: the begin of the exported range of keys.
 
-    Raises:
-        InternalError: the page is malformed.
-        UnimplementedError: the server is older than exports by place.
+    Raises ``InternalError`` for a malformed page, ``UnimplementedError`` if the server is older than exports by place.
     """
     head = page.head
     if head.client_ids or head.weights:
@@ -279,9 +270,7 @@ def exported_page(spec: TensorSpec, page: ExportedColumns, first_key: int = 0) -
 
 def exported_updates(spec: TensorSpec, pages: Sequence[ExportedColumns], begin: int = 0) -> dict[str, ExportedUpdate]:
     """Returns the updates of the pages of an export, by client id; ``begin``: of the exported range of keys.
-
-    Raises:
-        InternalError: a page is malformed.
+    ``InternalError``: a page is malformed.
     """
     parts: dict[str, list[ExportedUpdate]] = {}
     for page in pages:

@@ -286,10 +286,8 @@ def _memory() -> Finding:
 
 
 def memory_bytes(root: pathlib.Path = pathlib.Path("/")) -> int:
-    """Returns the memory that this process may use: of the machine, or less where a control group says so.
-
-    Args:
-        root: of the file system with ``proc`` and ``sys``.
+    """Returns the memory that this process may use: of the machine, or less where a control group says so. ``root``: of
+    the file system with ``proc`` and ``sys``.
     """
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:

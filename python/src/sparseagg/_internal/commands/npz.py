@@ -27,11 +27,8 @@ ArrayHeader = tuple[tuple[int, ...], "np.dtype[Any]"]
 
 
 class NpzFile:
-    """The arrays of an open .npz file. Each is read when the caller asks for it; pickled objects are refused.
-
-    Attributes:
-        path: the file's path.
-        names: names of the arrays, in the file's order, without duplicates.
+    """The arrays of an open .npz file, by ``names`` in the file's order. Each is read when the caller asks for it;
+    pickled objects are refused.
     """
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:

@@ -107,15 +107,10 @@ class ServerDirectory:
 
     @classmethod
     def make(cls, path: str | None, *, shared: bool) -> ServerDirectory:
-        """Makes the directory where it is not there.
+        """Makes the directory where it is not there. ``path`` of None: a temporary one, or the user's if it is shared.
 
-        Args:
-            path: the directory; None for a temporary one, or for the user's if it is shared.
-            shared: whether other processes may use the server. Then nobody else may enter the directory.
-
-        Raises:
-            PermissionDeniedError: a shared directory belongs to another user, or other users may enter it.
-            OSError: the directory cannot be made.
+        Other processes may use the server of a shared directory. ``PermissionDeniedError``: it belongs to another user,
+        or other users may enter it.
         """
         if path is None and not shared:
             return cls(pathlib.Path(tempfile.mkdtemp(prefix=_PREFIX)), temporary=True)
@@ -130,9 +125,8 @@ class ServerDirectory:
     def socket_address(self) -> str:
         """Returns the address of the directory's Unix socket, which only this user can connect to.
 
-        Raises:
-            InvalidArgumentError: the path is too long, or has characters that addresses do not take.
-            PermissionDeniedError: the directory belongs to another user, or other users may enter it.
+        Raises ``InvalidArgumentError`` if the path is too long, or has characters that addresses do not take,
+        ``PermissionDeniedError`` if other users may enter the directory.
         """
         _check_private(self.path)
         socket = self.path / _SOCKET

@@ -56,10 +56,8 @@ class Inspection:
 
     @classmethod
     def _from_pages(cls, pages: Sequence[pb.InspectRoundResponse]) -> Inspection:
-        """Returns the matrices, of which the pages have the lower triangles, row after row.
-
-        Raises:
-            UnimplementedError: the server is older than ``squared_distances``.
+        """Returns the matrices, of which the pages have the lower triangles, row after row; ``UnimplementedError`` if
+        the server is older than ``squared_distances``.
         """
         clients = tuple(client_id for page in pages for client_id in page.client_ids)
         if clients and not any(page.squared_distances for page in pages):

@@ -101,10 +101,8 @@ def _refuse(bad: Array, values: Array, rule: str) -> None:
 def read_parts(tensor: Any) -> Parts:
     """Returns the parts of a sparse array; None for other things, which may be dense arrays.
 
-    Stored zeros are entries. SciPy, torch, TensorFlow, JAX and pydata's sparse are known.
-
-    Raises:
-        Exception: of any kind, as the array's library raises them; ``ValueError`` where the array makes no sense.
+    Stored zeros are entries. SciPy, torch, TensorFlow, JAX and pydata's sparse are known, whose errors are of any kind;
+    ``ValueError`` where the array makes no sense.
     """
     reader = _reader_of(tensor)
     return None if reader is None else reader(tensor)

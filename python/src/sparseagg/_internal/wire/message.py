@@ -48,10 +48,8 @@ class Page:
 
 
 def parse_page(data: bytes) -> Page:
-    """Returns the page of a serialised ``ResultPage``, which the page keeps.
-
-    Raises:
-        ValueError: the bytes are no such message (also ``DecodeError``, which protobuf derives from another type).
+    """Returns the page of a serialised ``ResultPage``, which the page keeps. Raises ``ValueError``, or ``DecodeError``,
+    for other bytes.
     """
     if len(data) < _SMALL_BYTES:
         return Page.of(pb.ResultPage.FromString(data))
@@ -80,11 +78,7 @@ class ExportedColumns:
 
 
 def parse_exported(data: bytes) -> ExportedColumns:
-    """Returns the page of a serialised ``ExportedSubmissions``, which the page keeps.
-
-    Raises:
-        ValueError: as of ``parse_page``.
-    """
+    """Returns the page of a serialised ``ExportedSubmissions``, which the page keeps. Errors: as of ``parse_page``."""
     number = field_number(pb.ExportedSubmissions, "slice")
     rest, found = _split(memoryview(data), (number,))
     head = pb.ExportedSubmissions.FromString(rest)
@@ -147,10 +141,8 @@ class PartialBlock:
 
 
 def split_blocks(partial: Iterable[Bulk]) -> Iterator[PartialBlock]:
-    """Yields the blocks of a partial, which comes in pieces of whole blocks.
-
-    Raises:
-        InvalidArgumentError: this is no partial, or it is cut off.
+    """Yields the blocks of a partial, which comes in pieces of whole blocks; ``InvalidArgumentError``: it is none, or
+    cut off.
     """
     offset = 0
     for piece in partial:

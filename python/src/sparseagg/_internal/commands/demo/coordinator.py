@@ -74,13 +74,7 @@ class Coordinator:
     def run_round(
         self, number: int, label: str, *, keep: bool = False
     ) -> tuple[RoundReport, Result, dict[str, Submitted]]:
-        """Runs one round.
-
-        Args:
-            number: of the round, from 1 on.
-            label: text of the progress bar.
-            keep: whether to return the submissions by client id, too; otherwise that mapping is empty.
-        """
+        """Runs round ``number``, from 1 on. Returns the submissions by client id, too, if ``keep``."""
         start = time.perf_counter()
         opened = self._client.create_round(self.spec)
         compute_s = upload_s = 0.0

@@ -76,10 +76,8 @@ class Model:
 
 
 def client_gradient(model: Model, data: ClientData, max_pairs: int, rng: np.random.Generator) -> Gradient | None:
-    """Computes a client's gradient on its own text: each token with one neighbour, ``max_pairs`` pairs at most.
-
-    Returns:
-        Rows at the client's tokens, and in the output table also at the negatives; None if the text has no pairs.
+    """Returns a client's gradient on its own text, each token with one neighbour, ``max_pairs`` pairs at most: rows at
+    the client's tokens, and in the output table also at the negatives; None if the text has no pairs.
     """
     length = len(data.local)
     centers = np.arange(length) if length <= max_pairs else rng.integers(0, length, max_pairs)
