@@ -343,6 +343,7 @@ lint-modules: deps-lint deps-build
 lint-python: $(VENV)/.lint
 	$(BIN)/ruff check $(PYTHON_DIRS)
 	$(BIN)/ruff format --check $(PYTHON_DIRS)
+	protoc --proto_path=proto --pyi_out=python/src proto/sparseagg/v1/*.proto  # types of the messages, for mypy alone
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo python/pyproject.toml
 
