@@ -16,7 +16,7 @@ from sparseagg._internal.base.foreign import float_from_bits
 from sparseagg._internal.client.result_reader import ResultReader
 from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import TensorResult
-from sparseagg._internal.wire.message import Page
+from sparseagg._internal.wire.columns import Page
 from sparseagg.v1 import aggregation_pb2 as pb
 
 INFO = RoundInfo._from_proto(pb.Round(name="rounds/r"))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 from sparseagg._internal.base.foreign import Array
-from sparseagg._internal.wire.message import Bulk
+from sparseagg._internal.wire.columns import Bulk
 
 class EngineError(Exception): ...
 

@@ -9,7 +9,7 @@ import sparseagg as sa
 from every_client import digest, one
 from sparseagg._internal.client.channels import make_stub
 from sparseagg._internal.client.result_reader import exported_page
-from sparseagg._internal.wire.message import ExportedColumns
+from sparseagg._internal.wire.columns import ExportedColumns
 from sparseagg.cluster.exchange import count_keys, export_submissions
 from sparseagg.v1 import aggregation_pb2 as pb
 

@@ -16,7 +16,7 @@ from golden_cases import cases
 from google.protobuf import json_format
 from random_rounds import is_weighted
 from sparseagg._internal.client.result_reader import ResultReader
-from sparseagg._internal.wire.message import Page
+from sparseagg._internal.wire.columns import Page
 from sparseagg.v1 import aggregation_pb2 as pb
 
 GOLDEN = {case["name"]: case for case in json.loads(golden.PATH.read_text(encoding="utf-8"))["cases"]}

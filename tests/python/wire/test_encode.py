@@ -7,8 +7,8 @@ import pytest
 import sparseagg as sa
 from google.protobuf.message import DecodeError
 from sparseagg._internal.updates.arrays import update_data
+from sparseagg._internal.wire.columns import parse_page
 from sparseagg._internal.wire.encode import chunk_bytes_for, encode_chunks
-from sparseagg._internal.wire.message import parse_page
 from sparseagg.v1 import aggregation_pb2 as pb
 
 SPEC = sa.RoundSpec(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg._internal.base import extension
-from sparseagg._internal.client.requests import result_format
+from sparseagg._internal.client.round_calls import result_format
 from sparseagg._internal.wire.columns import decode_keys
 from sparseagg._internal.wire.encode import PLAIN, WireFormat
 from sparseagg.v1 import aggregation_pb2 as pb

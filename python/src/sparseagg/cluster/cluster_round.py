@@ -16,8 +16,8 @@ from sparseagg._internal.base.arguments import END_OF_KEYS, Timeout, checked_key
 from sparseagg._internal.base.types import Update
 from sparseagg._internal.certificates.statement import time_now
 from sparseagg._internal.client.blocking_client import Client, Round
-from sparseagg._internal.client.requests import checked_only
 from sparseagg._internal.client.retry import call_seconds, checked_deadline
+from sparseagg._internal.client.round_calls import checked_only
 from sparseagg._internal.results.info import Certificate, RoundInfo, Submission, SubmissionReceipt
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.bounds import home_of

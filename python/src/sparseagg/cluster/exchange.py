@@ -19,15 +19,15 @@ from sparseagg._internal.base.arguments import Timeout, checked_integer, checked
 from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.client import async_round
 from sparseagg._internal.client.blocking_client import Round
-from sparseagg._internal.client.requests import set_range
 from sparseagg._internal.client.result_reader import ExportedPage, ExportedUpdate, exported_page, exported_updates
 from sparseagg._internal.client.retry import checked_deadline, naming_round, raise_if_late
+from sparseagg._internal.client.round_calls import set_range
 from sparseagg._internal.client.transport import run
 from sparseagg._internal.client.upload import Upload
 from sparseagg._internal.results.info import Leaves, Submission
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id, naming_client
+from sparseagg._internal.wire.columns import Bulk, Page, PartialBlock, split_blocks
 from sparseagg._internal.wire.encode import ChunkMessage
-from sparseagg._internal.wire.message import Bulk, Page, PartialBlock, split_blocks
 from sparseagg.errors import InvalidArgumentError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 

@@ -22,7 +22,7 @@ from sparseagg._internal.local.aggregator import Aggregator
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.options import ORDER_OPS
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.wire.message import num_submissions
+from sparseagg._internal.wire.columns import num_submissions
 from sparseagg.cluster.exchange import export_page, export_partial, export_submissions
 from sparseagg.cluster.plan import KeyRange, Plan, on_all
 from sparseagg.cluster.published import Part, RangeStore

@@ -28,9 +28,8 @@ from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.options import DTYPES
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.contributors import naming_client
-from sparseagg._internal.wire.columns import decode_keys, decode_rows
+from sparseagg._internal.wire.columns import decode_keys, decode_rows, read_varint
 from sparseagg._internal.wire.encode import varint
-from sparseagg._internal.wire.message import read_varint
 from sparseagg.errors import EngineMissingError, InvalidArgumentError, SparseaggError, UnavailableError
 from sparseagg.v1 import aggregation_pb2 as pb
 

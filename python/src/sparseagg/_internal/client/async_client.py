@@ -20,8 +20,8 @@ from sparseagg._internal.client.async_tasks import TaskCalls
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.endpoint import MEMORY, Endpoint, checked_address, parsed_handle
 from sparseagg._internal.client.memory_connection import MemoryConnection
-from sparseagg._internal.client.requests import create_request, result_format, round_name
 from sparseagg._internal.client.retry import RetryPolicy, checked_deadline, checked_retry, raise_if_late, seconds_to
+from sparseagg._internal.client.round_calls import create_request, result_format, round_name
 from sparseagg._internal.client.transport import AsyncioTransport, Transport
 from sparseagg._internal.client.upload import Upload, aggregate_upload, aggregate_uploads
 from sparseagg._internal.local.server import Server

@@ -25,7 +25,7 @@ from sparseagg._internal.base.types import Layout
 from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.memory_connection import MemoryConnection
-from sparseagg._internal.client.requests import create_request
+from sparseagg._internal.client.round_calls import create_request
 from sparseagg._internal.results.info import RoundInfo, raise_if_failed
 from sparseagg._internal.results.result import TensorResult
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec

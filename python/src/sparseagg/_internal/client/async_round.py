@@ -17,9 +17,8 @@ from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding, Update
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.endpoint import Endpoint
 from sparseagg._internal.client.memory_connection import MemoryConnection
-from sparseagg._internal.client.requests import close_request, result_format, result_request
 from sparseagg._internal.client.retry import checked_deadline, naming_round, raise_if_late
-from sparseagg._internal.client.round_calls import RoundCalls
+from sparseagg._internal.client.round_calls import RoundCalls, close_request, result_format, result_request
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import submit_columns, submit_update
 from sparseagg._internal.results.info import BatchReceipt, RoundInfo, Submission, raise_if_failed

@@ -14,8 +14,8 @@ from sparseagg._internal.base.types import KeyEncoding, Update
 from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.memory_connection import MemoryConnection
-from sparseagg._internal.client.requests import wait_request
 from sparseagg._internal.client.retry import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
+from sparseagg._internal.client.round_calls import wait_request
 from sparseagg._internal.client.upload import submit_columns, submit_update
 from sparseagg._internal.results.info import BatchReceipt, StreamInfo, StreamVersion, Submission
 from sparseagg._internal.results.result import Result

@@ -16,8 +16,8 @@ from google.protobuf import descriptor_pb2
 
 from sparseagg._internal.base.arguments import check_name, checked_integer, checked_text, shown
 from sparseagg._internal.base.credentials import TOKEN_VARIABLE, TokenArgument, is_local
+from sparseagg._internal.wire.columns import parse_exported, parse_page
 from sparseagg._internal.wire.encode import ChunkMessage
-from sparseagg._internal.wire.message import parse_exported, parse_page
 from sparseagg.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, SparseaggError
 from sparseagg.v1 import aggregation_pb2, tasks_pb2
 from sparseagg.v1 import aggregation_pb2 as pb

@@ -14,8 +14,7 @@ from sparseagg._internal.results.info import RoundInfo
 from sparseagg._internal.results.result import Result, TensorResult
 from sparseagg._internal.spec.options import key_bytes
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
-from sparseagg._internal.wire.columns import decode_keys, decode_rows
-from sparseagg._internal.wire.message import ExportedColumns, Page
+from sparseagg._internal.wire.columns import ExportedColumns, Page, decode_keys, decode_rows
 from sparseagg.errors import InternalError, InvalidArgumentError, UnimplementedError
 from sparseagg.v1 import aggregation_pb2 as pb
 

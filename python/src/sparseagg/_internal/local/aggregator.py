@@ -29,7 +29,7 @@ from sparseagg._internal.updates.contributors import (
     naming_client,
     split_weight,
 )
-from sparseagg._internal.wire.message import Bulk
+from sparseagg._internal.wire.columns import Bulk
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 
 if TYPE_CHECKING:

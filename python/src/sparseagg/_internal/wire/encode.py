@@ -22,11 +22,13 @@ from sparseagg._internal.updates.contributors import Batch
 from sparseagg._internal.wire.columns import (
     NARROW,
     SCALE_BLOCK,
+    SLICE_COLUMNS,
+    Bulk,
     encode_values,
+    field_number,
     first_misfit,
     widens,
 )
-from sparseagg._internal.wire.message import SLICE_COLUMNS, Bulk, field_number
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
