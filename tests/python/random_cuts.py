@@ -1,4 +1,4 @@
-"""Random cuts of results, and moments, for the specs of random_rounds and order_rounds."""
+"""Random cuts of results, and moments, for the specs of random_rounds."""
 
 from __future__ import annotations
 

@@ -449,43 +449,6 @@ def test_damage_is_answered_with_a_verification_error_only(certified, keys, tmp_
                 sa.certificates.verify(_signed(statement, keys), pem, receipt=receipts["a"], bundle=bundle)
 
 
-def test_restart_gives_the_same_certificate_and_proofs(start_server, certifying, keys):
-    def proofs(done, failed):
-        receipt = sa.certificates.receipt
-        return [done.certificate(), failed.certificate(), receipt(done, "c4"), receipt(failed, "only")]
-
-    server = certifying()
-    failing = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=9)], min_submissions=2, certificate=True)
-    with sa.Client(server.address) as client:
-        rnd = client.create_round(SPEC, "r1")
-        rng = np.random.default_rng(3)
-        for number in range(9):
-            rnd.submit(f"c{number}", _update(rng), weight=1.0)
-        open_round = client.create_round(SPEC, "open")
-        open_round.submit("c", _update(rng), weight=2.0)
-        promise = sa.certificates.receipt(open_round, "c")
-        open_round.submit("gone", _update(rng), weight=1.0)
-        withdrawn = sa.certificates.receipt(open_round, "gone")
-        open_round.withdraw("gone")
-        rnd.finish()
-        failed = client.create_round(failing, "failed")
-        failed.submit("only", {"v": ([1], [1.0])})
-        failed.start_merge()
-        before = proofs(rnd, failed)
-        assert before[1].statement["predicate"]["state"] == "FAILED"
-        assert "below min_submissions 2" in before[1].statement["predicate"]["stateReason"]
-    server.kill()
-    with sa.Client(certifying().address) as client:
-        rnd, failed, open_round = (client.get_round(name) for name in ("r1", "failed", "open"))
-        assert proofs(rnd, failed) == before
-        pem = (keys / "certificate.pub").read_bytes()
-        assert sa.certificates.verify(before[1], pem, receipt=before[3])
-        assert sa.certificates.receipt(open_round, "c") == promise
-        open_round.finish()
-        sa.certificates.verify(open_round.certificate(), pem, receipt=sa.certificates.receipt(open_round, "c"))
-        _refused("client 'gone' was withdrawn, says", open_round.certificate(), pem, receipt=withdrawn)
-
-
 def test_weights_of_the_close_and_withdrawals(certifying, keys, tmp_path):
     pem = (keys / "certificate.pub").read_bytes()
     spec = sa.RoundSpec([SPEC.tensors[0]], op="mean", certificate=True, allow_export=True)

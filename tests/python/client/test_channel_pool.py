@@ -56,12 +56,6 @@ def test_channels_closed_while_on_loan_say_so(lend: str) -> None:
         call_too_late()
 
 
-@pytest.mark.parametrize("connections", [0, -1, 1.5, "4", True])
-def test_client_with_a_senseless_number_of_connections_says_so(connections: Any) -> None:
-    with pytest.raises(sa.InvalidArgumentError, match=f"connections .* got {connections!r}"):
-        sa.Client("127.0.0.1:1", connections=connections)
-
-
 @pytest.fixture
 def http_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("grpc_proxy", "http://127.0.0.1:1")

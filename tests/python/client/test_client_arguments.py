@@ -81,11 +81,12 @@ def test_retry_policy_of_senseless_numbers_says_so(options: dict[str, Any], text
         sa.RetryPolicy(**options)
 
 
-@pytest.mark.parametrize("chunk_bytes", [0, -1, 1.5, True, "1", np.float32(5), 10**5000], ids=range(7))
-def test_client_of_what_is_no_number_of_bytes_says_so(chunk_bytes: Any) -> None:
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "1", np.float32(5), 10**5000], ids=range(7))
+@pytest.mark.parametrize("name", ["chunk_bytes", "connections"])
+def test_client_of_what_is_no_number_says_so(name: str, number: Any) -> None:
     for twin in (sa.Client, sa.aio.Client):
-        with pytest.raises(sa.InvalidArgumentError, match="chunk_bytes must be a number from 1 on, or None, got"):
-            twin("localhost:1", chunk_bytes=chunk_bytes)
+        with pytest.raises(sa.InvalidArgumentError, match=f"{name} must be a number from 1 on(, or None)?, got"):
+            twin("localhost:1", **{name: number})
 
 
 @pytest.mark.parametrize("twin", [sa.Client, sa.aio.Client])

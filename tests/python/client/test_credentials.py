@@ -300,3 +300,11 @@ def test_security_page_commands_and_example_work(
     names: dict[str, Any] = {"spec": SPEC}
     exec(example, names)
     assert names["rnd"].info.state == "open"
+
+
+@pytest.mark.parametrize("token", [5, b"secret", "sécret", "secret\n"])
+def test_function_whose_token_cannot_be_sent_is_refused_and_not_shown(guarded: Guarded, token: Any) -> None:
+    client = sa.Client(guarded.address, token=lambda: token, tls=guarded.ca)
+    with client, pytest.raises(sa.InvalidArgumentError, match="a token is a string of printable ASCII") as refused:
+        client.server_info()
+    assert "cret" not in str(refused.value)

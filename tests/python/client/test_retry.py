@@ -53,17 +53,6 @@ def test_submit_resumes_and_does_not_start_again(flaky, client):
     assert len(opened.finish()["v"]) == 100_000
 
 
-@pytest.mark.parametrize("resumable", [False, True])
-def test_submit_whose_answer_was_lost_is_a_duplicate(client, resumable):
-    # As seen by a client that tries again: the round has taken the submission, and closed itself with it.
-    opened = client.create_round(sa.RoundSpec(SPEC.tensors, max_submissions=1))
-    assert not opened.submit("a", update(), submission_id="mine").duplicate
-    opened.wait(timeout=60)
-    assert opened.submit("a", update(), submission_id="mine", resumable=resumable).duplicate
-    assert opened.submit("a", update(), resumable=resumable).duplicate
-    assert opened.result().info.num_submissions == 1
-
-
 def test_aggregate_and_results_over_a_breaking_connection(flaky, client):
     with sa.Client(flaky(300_000, 300_000).address, retry=FAST, chunk_bytes=50_000) as unlucky:
         merged = unlucky.aggregate([update(), update()], SPEC)["v"]

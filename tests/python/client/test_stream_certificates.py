@@ -77,20 +77,3 @@ def test_promises_of_a_version_that_is_being_filled(client, keys):
     stream.cut()
     with pytest.raises(sa.certificates.VerificationError, match="client 'late' was withdrawn, says the certificate"):
         sa.certificates.verify(stream.round(3).certificate(), keys[1].read_bytes(), receipt=promise)
-
-
-def test_one_per_client_and_rounds(client, keys):
-    spec = sa.RoundSpec([TENSOR], op="sum", certificate=True)
-    stream = client.create_stream(spec, buffer=1, one_per_client=True)
-    update = {"v": ([3], np.ones((1, 2), np.float32))}
-    stream.submit("a", update, base_version=0, submission_id="x")
-    version = stream.round(1)
-    certificate = version.certificate()
-    receipt = sa.certificates.receipt(version, "a")
-    assert decode_cbor(receipt.leaf)[1:5] == ["a", "x", 1.0, 0]
-    assert len(sa.certificates.verify(certificate, keys[1].read_bytes(), receipt=receipt)) == 2
-    rnd = client.create_round(spec)
-    rnd.submit("a", update, submission_id="y")
-    assert decode_cbor(sa.certificates.receipt(rnd, "a", "y").leaf)[1:5] == ["a", "y", 1.0, None]
-    with pytest.raises(errors.NotFoundError, match="client 'a' has no submission 'z'"):
-        sa.certificates.receipt(rnd, "a", "z")

@@ -116,34 +116,6 @@ def test_worker_without_an_update_for_the_round_fails_the_task(at):
     assert at.get_task(name).state_reason == "nothing to submit"
 
 
-def test_a_killed_attempt_whose_update_was_committed_counts_once(at):
-    rnd = at.create_round(SPEC)
-    (name,) = at.create_tasks([sa.NewTask(round=rnd)])
-    killed = at.lease_task("c", lease_duration=0.05, timeout=0)
-    rnd.submit("c", ONE, submission_id=killed.id)  # and no more
-    assert at.work(lambda _: sa.Outcome({"v": ([1], [7.0])}), "c", max_tasks=1, idle_timeout=60) == 1
-    assert at.get_task(name).attempts == 2
-    assert rnd.finish()["v"].values.tolist() == [1.0]
-
-
-def test_worker_survives_a_restart_of_the_server(start_server, tmp_path):
-    flags = ["--data-dir", str(tmp_path / "data")]
-    server = start_server(*flags)
-    retry = sa.RetryPolicy(attempts=40, maximum=0.5)
-    with sa.Client(server.address, retry=retry) as client:
-        client.create_tasks([sa.NewTask(id="before")])
-
-        def handle(task):
-            if task.id == "before":
-                server.kill()
-                start_server(*flags, address=server.address)
-                client.create_tasks([sa.NewTask(id="after")])
-            return b""
-
-        assert client.work(handle, "c", max_tasks=2, idle_timeout=60) == 2
-        assert [task.state for task in client.list_tasks()] == ["completed", "completed"]
-
-
 def test_asyncio_client_and_worker(tasks_server):
     async def run():
         async with sa.aio.Client(tasks_server.address) as client:

@@ -90,17 +90,6 @@ def left(start_server) -> str:
     return server.address
 
 
-def test_client_with_a_policy_of_its_own_waits_for_a_server_to_start(left, start_server, pauses):
-    answer: list[sa.types.ServerInfo] = []
-    asking = threading.Thread(target=lambda: answer.append(info(left, retry=EAGER)), daemon=True)
-    asking.start()
-    while not pauses:  # until it has found nobody
-        asking.join(0.01)
-    start_server(address=left)
-    asking.join(60)
-    assert answer[0].version == sa.__version__
-
-
 def limit(client: sa.Client, seconds: float) -> None:
     """Changes the timeout of a client, so that a machine that is slow at first does not end the test."""
     object.__setattr__(client._connection.endpoint, "timeout", seconds)

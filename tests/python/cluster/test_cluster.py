@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import importlib.util
 import os
 import socket
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest, one
+from guarded_server import make_token
 from real_server import REPOSITORY, server_binary
 from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster, server_keeper
@@ -162,13 +162,12 @@ def test_submissions_beyond_the_most_are_withdrawn(cluster, options):
 
 
 def test_clients_withdraw_nothing_from_a_sealed_round(start_server, tmp_path):
-    holders = {"admin": "-", "client": CLIENTS[0]}
-    rows = [f"{hashlib.sha256(role.encode()).hexdigest()} {role} default {name}" for role, name in holders.items()]
-    (tmp_path / "tokens").write_text("\n".join(rows), encoding="ascii")
-    server = start_server("--tokens-file", str(tmp_path / "tokens"))
-    with Cluster([server.address], token="admin") as admin, submitted(admin) as opened:
+    table = tmp_path / "tokens"
+    token, own = make_token(table, "admin"), make_token(table, "client", "--name", CLIENTS[0])
+    server = start_server("--tokens-file", str(table))
+    with Cluster([server.address], token=token) as admin, submitted(admin) as opened:
         opened.seal()
-        with sa.Round.from_handle(opened.handle, token="client") as rnd, pytest.raises(sa.errors.RoundClosedError):
+        with sa.Round.from_handle(opened.handle, token=own) as rnd, pytest.raises(sa.errors.RoundClosedError):
             rnd.withdraw(CLIENTS[0])
         assert opened.withdraw(CLIENTS[0])
 
@@ -216,18 +215,6 @@ def test_example_of_the_page(monkeypatch, capsys):
     text = (REPOSITORY / "docs" / "scale.md").read_text(encoding="utf-8")
     exec(text.split("```python\n")[1].split("```")[0], {})
     assert capsys.readouterr().out == "[0 1 2 3 4 5 6 7 8 9]\n"
-
-
-def test_server_that_has_lost_its_round_ends_the_merge(start_server):
-    servers = [start_server(), start_server()]
-    with Cluster([each.address for each in servers]) as cluster:
-        opened = submitted(cluster)
-        opened.seal()
-        address = servers[1].address
-        servers[1].kill()
-        start_server(address=address)
-        with pytest.raises(sa.errors.NotFoundError):
-            opened.finish()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: make test-ray")

@@ -210,11 +210,3 @@ def test_wrong_words_get_the_nearest_right_one(words, meant, capsys):
         main(words)
     assert end.value.code == 2
     assert f"; did you mean {meant}?" in capsys.readouterr().err
-
-
-def test_words_without_a_near_one_get_the_choices(capsys):
-    with pytest.raises(SystemExit):
-        main(["qqqq"])
-    errors = capsys.readouterr().err
-    assert "did you mean" not in errors
-    assert "choose from info, backup, rounds" in errors

@@ -137,13 +137,6 @@ def test_top_once_prints_a_view_without_a_terminal(in_process, start_server):
     assert "\x1b" not in out
 
 
-def test_top_once_without_a_server_fails(in_process):
-    status, out, errors = in_process("--once", "--address", "127.0.0.1:1")
-    assert (status, out) == (1, "")
-    assert errors.startswith("sparseagg: ")
-    assert "refused" in errors
-
-
 def test_commands_other_than_top_import_no_rich():
     code = (
         "import sys, sparseagg._internal.commands.cli; print([name for name in sys.modules if name.startswith('rich')])"

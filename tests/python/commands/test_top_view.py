@@ -105,14 +105,6 @@ def test_view_has_no_more_lines_than_the_terminal(seen, server, width):
     assert len(re.findall(r"^r\d\d ", text, re.MULTILINE)) > 1
 
 
-def test_view_obeys_no_escape_of_a_server(seen):
-    server = dataclasses.replace(seen.servers[0], engine_description="cpu\x1b[2J\x07[bold]")
-    text = drawn("address", dataclasses.replace(seen, servers=(server,)), trouble="a\x1b]0;title\x07b")
-    assert "\x1b" not in text
-    assert "\x07" not in text
-    assert "cpu [2J [bold]" in text
-
-
 @pytest.mark.parametrize(
     ("number", "text"),
     [

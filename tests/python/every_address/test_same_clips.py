@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import sparseagg as sa
 from every_client import one, refusal
-from golden_cases.case import unchecked
 
 THREE_FOUR = ([2, 1], [4.0, 3.0])  # of norm 5
 
@@ -44,24 +42,3 @@ def test_withdrawn_submission_is_not_counted(any_client):
     assert opened.withdraw("a")
     assert opened.refresh().clip.num_clipped == 0
     assert opened.finish()["v"].keys.tolist() == [7]
-
-
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: clipped(l2=0.0), "clip.l2 0 is not in [2^-500, 2^500]"),
-        (lambda: clipped(on_clip="reject"), "clip has on_clip and no bound: l2, linf or max_keys"),
-        (
-            lambda: one("float16", clip=sa.ClipSpec(linf=1e-9)),
-            "tensor 'v': clip.linf is below all values of float16 but 0",
-        ),
-        (lambda: one(op="mean", mean_divisor="fixed"), "tensor 'v': mean_divisor fixed needs fixed_divisor"),
-        (
-            lambda: one(op="mean", mean_divisor="fixed", fixed_divisor=-1.0),
-            "tensor 'v': fixed_divisor -1 is not in [2^-900, 2^900]",
-        ),
-    ],
-)
-def test_specs_without_meaning_are_refused(any_client, make, text):
-    assert refusal(make) == ("InvalidArgumentError", text)
-    assert refusal(lambda: any_client.create_round(unchecked(make))) == ("InvalidArgumentError", text)

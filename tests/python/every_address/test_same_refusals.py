@@ -62,6 +62,20 @@ BAD_SPECS = {
         lambda: one("float64", numerics="binned", layout="dense", max_submissions=2**24),
         "tensor 'v': binned sums of float64 take max_submissions up to 16777215, not 16777216",
     ),
+    "bound": (lambda: one(clip=sa.ClipSpec(l2=0.0)), "clip.l2 0 is not in [2^-500, 2^500]"),
+    "no bound": (
+        lambda: one(clip=sa.ClipSpec(on_clip="reject")),
+        "clip has on_clip and no bound: l2, linf or max_keys",
+    ),
+    "bound of no value": (
+        lambda: one("float16", clip=sa.ClipSpec(linf=1e-9)),
+        "tensor 'v': clip.linf is below all values of float16 but 0",
+    ),
+    "no divisor": (lambda: one(op="mean", mean_divisor="fixed"), "tensor 'v': mean_divisor fixed needs fixed_divisor"),
+    "divisor": (
+        lambda: one(op="mean", mean_divisor="fixed", fixed_divisor=-1.0),
+        "tensor 'v': fixed_divisor -1 is not in [2^-900, 2^900]",
+    ),
     "minimum": (lambda: one(min_submissions=3, max_submissions=2), "min_submissions 3 is beyond max_submissions 2"),
 }
 # Rounds of ":memory:" take no partials at all.

@@ -11,7 +11,8 @@ import struct
 import numpy as np
 import pytest
 import sparseagg as sa
-from http_calls import raw, read_all, request
+from guarded_server import make_token
+from http_calls import LOCAL, raw, read_all, request
 from real_server import REPOSITORY
 from sparseagg.v1 import aggregation_pb2 as pb
 
@@ -260,3 +261,70 @@ def test_batch_in_json_counts_each_submission(address, round_path):
     assert (answer["numTuples"], answer["numDuplicates"], answer["refusals"]) == ("2", "0", [])
     assert call(address, "POST", f"{round_path}/batches", batch)["numDuplicates"] == "3"
     assert call(address, "GET", round_path)["numSubmissions"] == "3"
+
+
+def test_pipelined_requests_are_answered_in_order(address):
+    one = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = b"GET /v1/nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    connection = raw(address, one * 500 + last)
+    answers = re.findall(rb"HTTP/1.1 (\d+) ", read_all(connection))
+    connection.close()
+    assert answers == [b"200"] * 500 + [b"404"]
+
+
+def test_long_poll_ends_with_its_peer(start_server):
+    server = start_server(*LOCAL, "--threads", "1")
+    address = server.http_address
+    assert request(address, "POST", "/v1/rounds", {"roundId": "r", "spec": SPEC}).status == 200
+    waiting = [
+        raw(address, b"GET /v1/rounds/r:wait HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(20)
+    ]  # fmt: skip
+    for connection in waiting[10:]:
+        connection.close()
+    assert request(address, "POST", "/v1/rounds/r:close").status == 200
+    for connection in waiting[:10]:
+        assert connection.recv(64).startswith(b"HTTP/1.1 200")
+        connection.close()
+    assert server.stop() == 0
+
+
+# ---- credentials, and pages of other origins
+
+
+def test_tokens_and_roles_are_those_of_grpc(start_server, tmp_path):
+    table = tmp_path / "tokens"
+    tokens = {role: make_token(table, role, "--name", f"{role}-1") for role in ("coordinator", "client")}
+    address = start_server(*LOCAL, "--tokens-file", str(table)).http_address
+    spec = {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "num_rows": 9}]}
+
+    def status(role: str | None, method: str, path: str, body=None) -> tuple[int, str]:
+        headers = {} if role is None else {"authorization": f"Bearer {tokens.get(role, role)}"}
+        answer = request(address, method, path, body, **headers)
+        return answer.status, answer.json.get("detail", "")
+
+    assert status(None, "GET", "/v1/info")[0] == 401
+    assert status("x" * 43, "GET", "/v1/info")[0] == 401
+    assert request(address, "GET", "/").status == 200  # the page, which asks for a token
+    assert status("client", "POST", "/v1/rounds", {"roundId": "r", "spec": spec})[0] == 403
+    assert status("coordinator", "POST", "/v1/rounds", {"roundId": "r", "spec": spec})[0] == 200
+    chunk = "/v1/rounds/r/chunks?client_id={}&submission_id=s&last=true"
+    code, detail = status("client", "POST", chunk.format("other"))
+    assert code == 403
+    assert "client-1" in detail
+    assert status("client", "POST", chunk.format(""))[0] == 200
+
+
+def test_cors_by_allow_list(start_server):
+    page = "https://app.example.org"
+    address = start_server(*LOCAL, "--http-origins", f"{page}, http://other.example").http_address
+    preflight = request(address, "OPTIONS", "/v1/rounds", origin=page, access_control_request_method="POST")
+    assert preflight.status == 204
+    assert preflight.headers.get_all("access-control-allow-origin") == [page]  # once, as browsers want it
+    assert "authorization" in preflight.headers["access-control-allow-headers"]
+    assert request(address, "GET", "/v1/info", origin=page).headers["access-control-allow-origin"] == page
+    refused = request(address, "OPTIONS", "/v1/rounds", origin="https://evil", access_control_request_method="POST")
+    assert refused.status == 403
+    assert refused.headers["access-control-allow-origin"] is None
+    own = request(address, "GET", "/v1/info", origin=f"http://{address}")
+    assert own.status == 200
+    assert own.headers["access-control-allow-origin"] is None

@@ -84,18 +84,6 @@ def test_submit_values_that_make_no_sense_are_refused(client, values, words):
     assert rnd.refresh().num_refused == 0
 
 
-@pytest.mark.parametrize(
-    "options", [{"key_encoding": "zip"}, {"value_encoding": "float8"}, {"value_encoding": "float64"}]
-)
-def test_close_unknown_options_close_nothing(client, options):
-    rnd = client.create_round(SPEC)
-    with pytest.raises(sa.InvalidArgumentError, match="unknown"):
-        rnd.finish(**options)
-    assert rnd.refresh().state == "open"
-    with pytest.raises(sa.InvalidArgumentError, match="unknown"):
-        rnd.submit("c", update(0), **options)
-
-
 def test_format_values_the_server_does_not_know_are_refused():
     old = ServerWire(1000, frozenset({"u32"}), frozenset({"float32", "float64"}))
     with pytest.raises(
@@ -193,3 +181,15 @@ def test_narrow_values_raise_nothing_where_numpy_is_told_to_raise(encoding):
         assert decode_values(expected[1], encoding, str(decoded.dtype), 5).tolist() == decoded.tolist()
         assert first_misfit(tiny, encoding) is None
         assert first_misfit(np.array([math.nan, 1e300]), encoding) == (0 if encoding == "int8_scaled" else 1)
+
+
+@pytest.mark.parametrize(
+    "options", [{"key_encoding": "zip"}, {"value_encoding": "float8"}, {"value_encoding": "float64"}]
+)
+def test_close_unknown_options_close_nothing(client, options):
+    rnd = client.create_round(SPEC)
+    with pytest.raises(sa.InvalidArgumentError, match="unknown"):
+        rnd.finish(**options)
+    assert rnd.refresh().state == "open"
+    with pytest.raises(sa.InvalidArgumentError, match="unknown"):
+        rnd.submit("c", update(0), **options)
