@@ -143,8 +143,10 @@ def test_files_of_the_http_gateway_are_verified(start_server, certificate_key, t
     pathlib.Path("key.pub").write_bytes(public)
     assert main(["verify", "cert.json", "--key", "key.pub", "--receipt", "receipt.json"]) == 0
     assert capsys.readouterr().out.count("ok: ") == 2
-    pathlib.Path("receipt.json").write_text("{")
-    assert main(["verify", "cert.json", "--key", "key.pub", "--receipt", "receipt.json"]) == 1
-    assert "receipt.json: " in capsys.readouterr().err
+    receipt = json.loads(pathlib.Path("receipt.json").read_text())
+    for wrong, error in (("{", "receipt.json: "), (json.dumps({**receipt, "clientId": "b"}), "it names client 'b'")):
+        pathlib.Path("receipt.json").write_text(wrong)
+        assert main(["verify", "cert.json", "--key", "key.pub", "--receipt", "receipt.json"]) == 1
+        assert error in capsys.readouterr().err
     refused = request(server.http_address, "GET", "/v1/rounds/r/export")
     assert (refused.status, "allow_export" in refused.json["detail"]) == (400, True)

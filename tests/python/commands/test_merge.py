@@ -285,3 +285,8 @@ def test_merge_into_a_pipe_that_has_no_name_writes_the_result_alone(merge):
 def test_merge_errors_name_files_that_are_not_in_utf8(merge):
     np.savez(ODD_NAMES[-1], **{"emb.keys": np.array([1]), "bias": np.ones(3)})
     assert r"b\udcff.npz: tensor 'emb': 1 keys without values" in merge("a.npz", ODD_NAMES[-1], status=1)
+
+
+def test_engine_command_says_what_there_is(capsys):
+    assert main(["engine"]) == 0
+    assert capsys.readouterr().out.startswith("cpu (CPU, ")
