@@ -61,16 +61,6 @@ class OptionsTest : public ::testing::Test {
   std::vector<std::string> written_;
 };
 
-TEST_F(OptionsTest, NothingGiven_HasTheDefaults) {
-  const Options options = ParseOk({});
-  EXPECT_EQ(options.server.grpc_address, "127.0.0.1:8001");
-  EXPECT_EQ(options.backend, Backend::kAuto);
-  EXPECT_GE(options.server.num_threads, 1);
-  EXPECT_GE(options.server.limits.memory_limit_bytes, 256 << 20);
-  EXPECT_EQ(options.server.limits.max_message_bytes, 4 << 20);
-  EXPECT_FALSE(options.server.insecure);
-}
-
 TEST_F(OptionsTest, FlagEnvironmentAndFile_FlagGoesFirstThenEnvironment) {
   const std::string path = WriteConfig(
       "max-uploads = 1\nmax-tensors = 1\nmax-row-width = 1\nlog-level = \"error\"\nupload-timeout = \"1s\"\n");
@@ -338,15 +328,6 @@ TEST_F(OptionsTest, Durability_WithAndWithoutADirectory) {
   const std::string config = WriteConfig("data-dir = '/from/file'\ndurability = 'async'\n");
   EXPECT_EQ(ParseOk({"--config", config}).server.data_dir, "/from/file");
   EXPECT_EQ(ParseOk({"--config", config}).server.durability, Durability::kAsync);
-}
-
-TEST_F(OptionsTest, HelpAndVersion_LeaveWithSuccess) {
-  const ExitWith help = ParseFails({"--help"});
-  EXPECT_EQ(help.code, 0);
-  EXPECT_THAT(help.text, HasSubstr("SPARSEAGG_GRPC_ADDRESS"));
-  const ExitWith version = ParseFails({"--version"});
-  EXPECT_EQ(version.code, 0);
-  EXPECT_THAT(version.text, HasSubstr("sparseagg-server "));
 }
 
 TEST_F(OptionsTest, Help_NamesEveryLimitOfTheServer) {

@@ -53,31 +53,6 @@ TEST(ProcessStopTest, Sighup_WhereItIsIgnored_StopsNothing) {
   EXPECT_THAT(server.Log(), HasSubstr("draining signal=15"));
 }
 
-TEST(ProcessStopTest, Sigterm_InTheMiddleOfAStream_LetsItFinishAndLeavesWithZero) {
-  ServerProcess server({"--shutdown-deadline", "60s"});
-  HalfUpload upload(server);
-  server.Signal(SIGTERM);
-  ASSERT_TRUE(server.AwaitLog("draining"));
-  ASSERT_TRUE(upload.writer->Write(MakeChunk("rounds/r", "a", {2}, {1}, 1, true)));
-  upload.writer->WritesDone();
-  EXPECT_THAT(FromGrpc(upload.writer->Finish()), IsOk());
-  EXPECT_EQ(upload.submission.num_tuples(), 2);
-  EXPECT_EQ(server.Wait(), 0);
-  EXPECT_THAT(server.Log(), HasSubstr("stopped"));
-}
-
-TEST(ProcessStopTest, Sigterm_DuringTheDrainDelay_StillServes) {
-  ServerProcess server({"--drain-delay", "60s"});
-  Client client(server.address());
-  ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
-  server.Signal(SIGTERM);
-  ASSERT_TRUE(server.AwaitLog("draining"));
-  EXPECT_THAT(client.Create(SumSpec(), "s"), IsOk());
-  EXPECT_THAT(client.SubmitUnary({MakeChunk("rounds/r", "a", {1}, {1})}), IsOk());
-  server.Signal(SIGINT);  // the second one: at once
-  EXPECT_EQ(server.Wait(), 128 + SIGINT);
-}
-
 TEST(ProcessStopTest, Sigterm_StreamThatNeverEnds_IsCutAtTheDeadline) {
   ServerProcess server({"--shutdown-deadline", "50ms"});
   HalfUpload upload(server);

@@ -8,10 +8,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
@@ -67,18 +65,6 @@ TEST(ProcessTest, Start_PortZero_PrintsTheOneItFound) {
   EXPECT_EQ(server.Wait(), 0) << server.Log();
 }
 
-TEST(ProcessTest, Settings_FlagEnvironmentAndFile_FlagGoesFirstThenEnvironment) {
-  const std::string path = ::testing::TempDir() + "/process_test." + std::to_string(getpid()) + ".toml";
-  std::ofstream(path) << "max-uploads = 1\nmax-tensors = 1\nmax-row-width = 1\n";
-  ServerProcess server({"--config", path, "--max-uploads", "3"},
-                       {"SPARSEAGG_MAX_UPLOADS=2", "SPARSEAGG_MAX_TENSORS=2"});
-  const v1::ServerLimits limits = InfoOf(server).limits();
-  EXPECT_EQ(limits.max_uploads(), 3);
-  EXPECT_EQ(limits.max_tensors(), 2);
-  EXPECT_EQ(limits.max_row_width(), 1);
-  unlink(path.c_str());
-}
-
 // A temporary file with a shared record lock, held until End or the destructor.
 class OwnersFile {
  public:
@@ -104,16 +90,6 @@ class OwnersFile {
   std::string path_;
   int file_ = -1;
 };
-
-TEST(ProcessTest, OwnersFile_LastLockGone_StopsInOrder) {
-  OwnersFile owners;
-  ServerProcess server({"--owners-file", owners.path()});
-  ASSERT_FALSE(server.address().empty()) << server.Log();
-  EXPECT_EQ(InfoOf(server).engine(), "cpu");
-  owners.End();
-  EXPECT_EQ(server.Wait(), 0) << server.Log();
-  EXPECT_THAT(server.Log(), AllOf(HasSubstr("no_owners path="), HasSubstr("stopped")));
-}
 
 TEST(ProcessTest, OwnersFile_OwnerEndsDuringAStop_DoesNotCutItShort) {
   OwnersFile owners;
@@ -143,20 +119,6 @@ TEST(ProcessTest, OwnersFile_Missing_FailsAtStartAndNamesIt) {
   EXPECT_THAT(server.Log(), HasSubstr("--owners-file /nowhere/owners: No such file or directory"));
 }
 
-TEST(ProcessTest, Backend_CudaWithoutIt_FailsAtStartAndSaysWhy) {
-  if (ServerProcess probe({"--backend", "cuda"}); !probe.address().empty()) {
-    GTEST_SKIP() << "this machine has a GPU that works";
-  }
-  for (const bool by_environment : {false, true}) {
-    ServerProcess server(
-        by_environment ? std::vector<std::string>{} : std::vector<std::string>{"--backend", "cuda"},
-        by_environment ? std::vector<std::string>{"SPARSEAGG_BACKEND=cuda"} : std::vector<std::string>{});
-    EXPECT_EQ(server.address(), "");
-    EXPECT_EQ(server.Wait(), 1);
-    EXPECT_THAT(server.Log(), HasSubstr("--backend cuda"));
-  }
-}
-
 TEST(ProcessTest, Simd_UnknownTarget_FailsAtStartAndNamesTheTargets) {
   ServerProcess server({}, {"SPARSEAGG_SIMD=MMX"});
   EXPECT_EQ(server.address(), "");
@@ -175,62 +137,6 @@ TEST(ProcessTest, Backend_Auto_LogsWhichAndWhy) {
   ServerProcess server;
   ASSERT_TRUE(server.AwaitLog("engine name="));
   EXPECT_THAT(server.Log(), ::testing::AnyOf(HasSubstr("no_gpu reason="), HasSubstr("name=cuda")));
-}
-
-TEST(ProcessTest, Start_AddressOffLoopback_NeedsInsecure) {
-  ServerProcess refused({"--grpc-address", "0.0.0.0:0"});
-  EXPECT_EQ(refused.Wait(), 1);
-  EXPECT_THAT(refused.Log(), HasSubstr("--insecure"));
-}
-
-TEST(ProcessTest, Start_PortTaken_Fails) {
-  ServerProcess first;
-  ServerProcess second({"--grpc-address", first.address()});
-  EXPECT_EQ(second.address(), "");
-  EXPECT_EQ(second.Wait(), 1);
-  EXPECT_THAT(second.Log(), HasSubstr("cannot listen on " + first.address()));
-}
-
-TEST(ProcessTest, Start_BadFlag_FailsWithUsage) {
-  ServerProcess server({"--threads", "many"});
-  EXPECT_NE(server.Wait(), 0);
-  EXPECT_THAT(server.Log(), HasSubstr("--threads"));
-}
-
-TEST(ProcessTest, Start_UnixSocket_Serves) {
-  const std::string path = ::testing::TempDir() + "/process_test." + std::to_string(getpid()) + ".sock";
-  const std::string address = "unix:" + path;
-  ServerProcess server({"--grpc-address", address});
-  EXPECT_EQ(server.address(), address);
-  Client client(address);
-  EXPECT_THAT(client.Create(SumSpec(), "r"), IsOk());
-  server.Signal(SIGKILL);
-  server.Wait();
-  unlink(path.c_str());
-}
-
-TEST(ProcessTest, Connections_FarTooManyThatDoNotCall_GiveWay) {
-  ServerProcess server({"--max-connections", "4"});
-  const auto [host, port] = SplitAddress(server.address());
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(port);
-  inet_pton(AF_INET, host.c_str(), &to.sin_addr);
-  std::vector<OwnedFd> connections;
-  int refused = 0;
-  for (int i = 0; i < 40; ++i) {
-    connections.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int fd = connections.back().get();
-    char byte = 0;  // gRPC sends first; a reset may come before connect() returns
-    const bool served = connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0 && read(fd, &byte, 1) == 1;
-    if (!served) ++refused;
-  }
-  EXPECT_EQ(refused, 0);
-  Client client(server.address());
-  grpc::ClientContext context;
-  v1::ServerInfo info;
-  EXPECT_THAT(FromGrpc(client.stub().GetServerInfo(&context, {}, &info)), IsOk());
-  EXPECT_EQ(info.limits().max_connections(), 4);
 }
 
 TEST(ProcessTest, Connection_SaysHowManyCallsItTakes) {

@@ -11,23 +11,29 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "service/auth/authorize.h"
+#include "service/auth/token_table.h"
 #include "tests/service/support/manual_clock.h"
 #include "tests/service/support/round_fixture.h"
 
 namespace sparseagg::service {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Code = absl::StatusCode;
+
+std::string HexOf(absl::string_view token) {
+  const TokenHash hash = HashToken(token);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(hash.data()), hash.size()});
+}
 
 class AuthenticatorTest : public ::testing::Test {
  protected:
   ~AuthenticatorTest() override { std::remove(path_.c_str()); }
 
   static std::string Line(absl::string_view token, absl::string_view rest) {
-    const TokenHash hash = HashToken(token);
-    return absl::StrCat(absl::BytesToHexString({reinterpret_cast<const char*>(hash.data()), hash.size()}), " ", rest,
-                        "\n");
+    return absl::StrCat(HexOf(token), " ", rest, "\n");
   }
   // Replaces the file at once, as an editor does.
   void Write(const std::string& text) {
@@ -89,7 +95,7 @@ TEST_F(AuthenticatorTest, Reload_BadOrMissingFile_KeepsTheEarlierTokens) {
 
 TEST_F(AuthenticatorTest, Configure_BadFile_IsRefusedWithItsPlace) {
   EXPECT_THAT(authenticator_.Configure({path_, false, {}}),
-              Fails(Code::kNotFound, ::testing::AllOf(HasSubstr("--tokens-file"), HasSubstr(path_))));
+              Fails(Code::kNotFound, AllOf(HasSubstr("--tokens-file"), HasSubstr(path_))));
   Write("\nnonsense\n");
   EXPECT_THAT(authenticator_.Configure({path_, false, {}}), Fails(Code::kInvalidArgument, HasSubstr("line 2")));
 }
@@ -111,6 +117,45 @@ TEST_F(AuthenticatorTest, Certificate_OneNameOfOurs_IsTheIdentity) {
   }
   EXPECT_THAT(authenticator_.Authenticate({{}, {"sparseagg://red/admin/x", "sparseagg://blue/admin/x"}}),
               Fails(Code::kUnauthenticated, HasSubstr("2 URI names")));
+}
+
+const absl::Time kTableNow = absl::FromUnixSeconds(1'800'000'000);
+
+TEST(TokenTableTest, Find_HashInPlaceOfTheToken_IsUnknown) {
+  const auto table = TokenTable::Parse(absl::StrCat(HexOf("one"), " client red site-1"));
+  ASSERT_THAT(table, IsOk());
+  EXPECT_THAT(table->Find(HexOf("one"), kTableNow), HasCode(Code::kUnauthenticated));
+}
+
+TEST(TokenTableTest, Find_Expiry_CountsFromItsSecond) {
+  const auto table = TokenTable::Parse(absl::StrCat(
+      HexOf("one"), " client red - ", absl::FormatTime(absl::RFC3339_sec, kTableNow, absl::UTCTimeZone())));
+  ASSERT_THAT(table, IsOk());
+  EXPECT_THAT(table->Find("one", kTableNow - absl::Seconds(1)), IsOk());
+  EXPECT_THAT(table->Find("one", kTableNow),
+              Fails(Code::kUnauthenticated, HasSubstr("expired at 2027-01-15T08:00:00")));
+}
+
+TEST(TokenTableTest, Parse_MalformedLine_IsNamedWithoutItsSecrets) {
+  const std::string good = absl::StrCat(HexOf("one"), " client red -\n");
+  const std::string hash = HexOf("two");
+  const std::pair<std::string, std::string> lines[] = {
+      {hash, "1 words"},
+      {absl::StrCat(hash, " client red - 2027-01-31T00:00:00Z x"), "6 words"},
+      {"my-secret-token client red -", "not a SHA-256"},
+      {absl::StrCat(hash.substr(1), "g client red -"), "not a SHA-256"},
+      {absl::StrCat(hash, " boss red -"), "role 'boss'"},
+      {absl::StrCat(hash, " client re/d -"), "tenant 're/d'"},
+      {absl::StrCat(hash, " client red a*b"), "name 'a*b'"},
+      {absl::StrCat(hash, " client red - tomorrow"), "'tomorrow' is not a time"},
+      {absl::StrCat(HexOf("one"), " observer red -"), "the hash of an earlier line"},
+  };
+  for (const auto& [line, problem] : lines) {
+    EXPECT_THAT(TokenTable::Parse(good + line),
+                Fails(Code::kInvalidArgument,
+                      AllOf(HasSubstr("line 2: "), HasSubstr(problem), Not(HasSubstr("my-secret-token")))))
+        << line;
+  }
 }
 
 TEST(AuditLogTest, Denied_ManyInASecond_LeavesLinesOut) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -19,17 +18,10 @@ namespace sparseagg::service {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::string Hex(absl::string_view bytes) { return absl::BytesToHexString(bytes); }
 std::string Hex(const Sha256Digest& digest) { return Hex(BytesOf(digest)); }
-
-TEST(Sha256, KnownVectors) {  // FIPS 180-4 and RFC 4231, case 2
-  EXPECT_EQ(Hex(Sha256Of("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(Hex(HmacSha256("Jefe", "what do ya want for nothing?")),
-            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
-}
 
 TEST(Cbor, VectorsOfRfc8949) {  // appendix A
   const auto encoded = [](auto append, auto value) {
@@ -98,32 +90,6 @@ TEST(MerkleTree, VectorsOfCertificateTransparency) {
   EXPECT_THAT(tree.PathOf(4), ElementsAre(leaf(5), leaf(6), k));
   EXPECT_THAT(tree.PathOf(6), ElementsAre(i, k));
   EXPECT_THAT(MerkleTree({"x"}).PathOf(0), IsEmpty());
-}
-
-TEST(SigningKey, VectorOfRfc8032) {  // 7.1, test 2
-  const TemporaryDirectory directory;
-  const std::string path = directory.path() + "/key.pem";
-  const std::string pkcs8 = absl::HexStringToBytes(
-      "302e020100300506032b657004220420"
-      "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb");
-  std::ofstream(path) << "-----BEGIN PRIVATE KEY-----\n"
-                      << absl::Base64Escape(pkcs8) << "\n-----END PRIVATE KEY-----\n";
-  const auto key = SigningKey::Load(path);
-  ASSERT_THAT(key.status(), IsOk());
-  EXPECT_EQ((*key)->id(),
-            Hex(Sha256Of(absl::HexStringToBytes("3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"))));
-  const auto signature = (*key)->Sign("\x72");
-  ASSERT_THAT(signature.status(), IsOk());
-  EXPECT_EQ(Hex(*signature),
-            "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
-            "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00");
-}
-
-TEST(SigningKey, FileWithoutKeyIsRefused) {
-  const TemporaryDirectory directory;
-  const std::string path = directory.path() + "/key.pem";
-  std::ofstream(path) << "no key";
-  EXPECT_THAT(SigningKey::Load(path).status(), Fails(absl::StatusCode::kInvalidArgument, HasSubstr(path)));
 }
 
 UpdateContent ContentOf(KeyColumn keys, uint64_t num_keys, const std::vector<std::byte>& values) {

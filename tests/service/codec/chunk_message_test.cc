@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <random>
 #include <string>
-#include <vector>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
@@ -240,12 +239,6 @@ TEST(ChunkMessage, AStringThatIsNoUtf8_IsRefusedWithAWordAboutThat) {
     EXPECT_EQ(message.Parse(buffer).message(),
               "not a valid UpdateChunk: malformed, or with a string that is not UTF-8");
   }
-}
-
-TEST(ChunkMessage, NoBytesAreAnEmptyChunk) {
-  ChunkMessage message;
-  ASSERT_TRUE(message.Parse(absl::Cord()).ok());
-  EXPECT_EQ(message.head().slices_size(), 0);
 }
 
 }  // namespace

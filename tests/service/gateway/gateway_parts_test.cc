@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
-#include "absl/strings/str_join.h"
 #include "service/base/refusals.h"
 #include "service/gateway/browser_policy.h"
 #include "service/gateway/http_message.h"
@@ -18,29 +17,6 @@ namespace sparseagg::service {
 namespace {
 
 using ::testing::HasSubstr;
-
-TEST(BulkBody, Chunk_IsThatOfTheMessage) {
-  const auto message = BulkToChunk({{"client_id", "c"},
-                                    {"last", "true"},
-                                    {"tensor", "w"},
-                                    {"key_encoding", "U32"},
-                                    {"num_keys", "2"},
-                                    {"key_bytes", "8"}},
-                                   absl::Cord("kkkkKKKKvalues"));
-  ASSERT_TRUE(message.ok());
-  v1::UpdateChunk chunk;
-  ASSERT_TRUE(chunk.ParseFromString(std::string(*message)));
-  v1::UpdateChunk expected;
-  expected.set_client_id("c");
-  expected.set_last(true);
-  v1::TensorSlice* const slice = expected.add_slices();
-  slice->set_tensor("w");
-  slice->set_key_encoding(v1::KEY_ENCODING_U32);
-  slice->set_num_keys(2);
-  slice->set_keys("kkkkKKKK");
-  slice->set_values("values");
-  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(chunk, expected)) << chunk.DebugString();
-}
 
 TEST(BulkBody, KeyBytesBeyondTheBody_IsRefused) {
   EXPECT_TRUE(BulkToChunk({{"tensor", "w"}, {"key_bytes", "3"}}, absl::Cord("abc")).ok());
@@ -56,18 +32,6 @@ TEST(BulkBody, WhatTheBodyHas_IsNotForTheQuery) {
         HttpFields{{"keys", "a"}}, HttpFields{{"values", ""}}, HttpFields{{"tensor", "v"}, {"tensor", "w"}}}) {
     EXPECT_TRUE(absl::IsInvalidArgument(BulkToChunk(twice, absl::Cord("abc")).status())) << twice[0].first;
   }
-}
-
-TEST(BulkBody, Page_SectionsFollowAnAlignedHead) {
-  v1::ResultPage page;
-  page.mutable_slice()->set_keys("kkkk");
-  page.mutable_slice()->set_values("vvvvvvvv");
-  page.set_counts("cccc");
-  const auto pieces = PageToBulk(page.SerializeAsString());
-  ASSERT_TRUE(pieces.ok());
-  EXPECT_EQ(pieces->front().size() % 8, 0u);
-  EXPECT_THAT(pieces->front(), HasSubstr(R"({"sections":[4,8,4,0],"page":{"slice":{)"));
-  EXPECT_EQ(absl::StrJoin(pieces->begin() + 1, pieces->end(), "|"), "kkkk|vvvvvvvv|cccc|");
 }
 
 TEST(GrpcWeb, Frame_OfAnotherSize_IsRefused) {
@@ -92,13 +56,6 @@ TEST(GrpcWeb, Timeout_IsDigitsAndAUnit) {
   for (const char* text : {"", "S", "10", "10s", "10 S", " 10S", "+10S", "-1S", "1.5S", "100000000S", "10SS", "1O0S"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseGrpcTimeout(text).status())) << text;
   }
-}
-
-TEST(GrpcWeb, Error_IsInTheTrailers) {
-  const HttpResponse response = MakeGrpcWebResponse(absl::NotFoundError("no ä\n"), "unused");
-  ASSERT_EQ(response.body.size(), 1u);
-  EXPECT_EQ(response.status, 200);
-  EXPECT_THAT(response.body[0], HasSubstr("grpc-status: 5\r\ngrpc-message: no %C3%A4%0A\r\n"));
 }
 
 TEST(HttpMessage, Problem_HasTheRetryDelay) {

@@ -46,17 +46,6 @@ absl::Status QueryError(const google::protobuf::Descriptor* type, const HttpFiel
   return QueryToMessage(type, parameters).status();
 }
 
-TEST(Json, Message_BothWays) {
-  const auto round = Parsed<v1::CreateRoundRequest>(JsonToMessage(
-      v1::CreateRoundRequest::descriptor(),
-      R"({"roundId": "r", "spec": {"tensors": [{"name": "w", "dtype": "DTYPE_FLOAT32", "numRows": "18446744073709551615"}]}})"));
-  EXPECT_EQ(round.spec().tensors(0).num_rows(), UINT64_MAX);
-  const auto json = MessageToJson(v1::CreateRoundRequest::descriptor(), round.SerializeAsString());
-  ASSERT_TRUE(json.ok());
-  EXPECT_THAT(*json, HasSubstr(R"("numRows":"18446744073709551615")"));
-  EXPECT_THAT(*json, HasSubstr(R"("modular":false)"));
-}
-
 TEST(Json, Values_AtTheLimitAndBeyond) {
   const auto with_labels = [](size_t number) {
     std::string json = R"({"names": [)";
@@ -179,14 +168,6 @@ TEST(Json, NullInAList_IsRefused) {
   const absl::Status close =
       JsonToMessage(v1::CloseRoundRequest::descriptor(), R"({"onlyClientIds": [null]})").status();
   EXPECT_THAT(std::string(close.message()), HasSubstr("only_client_ids[0] must be a string"));
-}
-
-TEST(Json, Null_IsAFieldLeftOut) {
-  const auto round = Parsed<v1::CreateRoundRequest>(JsonToMessage(
-      v1::CreateRoundRequest::descriptor(), R"({"roundId": null, "spec": {"tensors": null, "aggregation": null}})"));
-  EXPECT_EQ(round.round_id(), "");
-  EXPECT_TRUE(round.has_spec());
-  EXPECT_FALSE(round.spec().has_aggregation());
 }
 
 TEST(Json, WhatIsNotJson_IsRefused) {

@@ -10,7 +10,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Pair;
 using Code = absl::StatusCode;
 
@@ -37,40 +36,6 @@ TEST_F(AggregateTest, Aggregate_InterleavedClients_AreMerged) {
   EXPECT_EQ(pages->front().summary().name(), "v");
 }
 
-TEST_F(AggregateTest, Aggregate_NoChunks_IsAnEmptyResult) {
-  const auto pages = client().Aggregate(SumSpec(), {});
-  ASSERT_THAT(pages, IsOk());
-  ASSERT_EQ(pages->size(), 1);
-  EXPECT_THAT(ToMap(*pages), IsEmpty());
-}
-
-TEST_F(AggregateTest, Aggregate_LargeResult_ComesInPages) {
-  const uint32_t count = 1'000'000;  // 8 MB
-  v1::RoundSpec spec = SumSpec(count);
-  std::vector<v1::UpdateChunk> chunks;
-  for (uint32_t first = 0; first < count; first += 100'000) {
-    v1::UpdateChunk chunk =
-        MakeChunk("", "a", {}, std::vector<float>(100'000, 1), first / 100'000, first + 100'000 == count);
-    chunk.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
-    chunk.mutable_slices(0)->set_first_key(first);
-    chunks.push_back(chunk);
-  }
-  const auto pages = client().Aggregate(spec, chunks);
-  ASSERT_THAT(pages, IsOk());
-  EXPECT_EQ(pages->size(), 8);
-  EXPECT_EQ(ToMap(*pages).size(), count);
-  for (size_t i = 0; i < pages->size(); ++i) {
-    EXPECT_EQ((*pages)[i].has_round(), i == 0);
-    EXPECT_EQ((*pages)[i].has_summary(), i == 0);
-    EXPECT_EQ((*pages)[i].next_page_token().empty(), i + 1 == pages->size());
-  }
-}
-
-TEST_F(AggregateTest, Aggregate_BadChunk_EndsTheCallAndNamesTheClient) {
-  EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "good", {1}, {1}), MakeChunk("", "bad", {100}, {1})}),
-              Fails(Code::kInvalidArgument, AllOf(HasSubstr("client 'bad'"), HasSubstr("tensor 'v'"))));
-}
-
 TEST_F(AggregateTest, Aggregate_SameClientTwice_IsADuplicateOrARefusal) {
   const v1::UpdateChunk chunk = MakeChunk("", "a", {1}, {1});
   const auto pages = client().Aggregate(SumSpec(), {chunk, chunk});
@@ -85,16 +50,6 @@ TEST_F(AggregateTest, Aggregate_ChunkMissing_IsRefused) {
               Fails(Code::kFailedPrecondition, HasSubstr("client 'a'")));
   EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "a", {1}, {1}, 1, true)}),
               Fails(Code::kFailedPrecondition, HasSubstr("chunk 0 is expected next")));
-}
-
-TEST_F(AggregateTest, Aggregate_MergeFails_GivesItsReason) {
-  v1::RoundSpec spec = SumSpec();
-  spec.set_min_submissions(2);
-  EXPECT_THAT(client().Aggregate(spec, {MakeChunk("", "a", {1}, {1})}),
-              Fails(Code::kFailedPrecondition, HasSubstr("min_submissions 2")));
-  hooks_.finish = [] { return absl::OutOfRangeError("tensor 'v', key 7: overflow"); };
-  EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "a", {1}, {1})}),
-              Fails(Code::kOutOfRange, HasSubstr("key 7")));
 }
 
 TEST_F(AggregateTest, Aggregate_SpecNotFirstOrTwice_IsRefused) {

@@ -33,19 +33,6 @@ class BatchesTest : public ServerFixture {
   }
 };
 
-TEST_F(BatchesTest, GoodBatch_CountsEachSubmission) {
-  const std::string name = Create(SumSpec());
-  const auto answer = Submit(Batch(name));
-  ASSERT_THAT(answer, IsOk());
-  EXPECT_EQ(answer->codes(), std::string(3, '\0'));
-  EXPECT_EQ(answer->num_tuples(), 3);
-  EXPECT_EQ(answer->num_bytes(), 24);
-  EXPECT_EQ(answer->num_duplicates(), 0);
-  EXPECT_EQ(Submit(Batch(name))->num_duplicates(), 3);
-  EXPECT_EQ(client().Get(name)->num_submissions(), 3);
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 5), Pair(2, 2)));
-}
-
 TEST_F(BatchesTest, BadSubmissions_AreRefusedByThemselves) {
   const std::string name = Create(SumSpec());
   ASSERT_THAT(client().SubmitStream({MakeChunk(name, "c", {9}, {9})}), IsOk());

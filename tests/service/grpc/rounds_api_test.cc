@@ -13,38 +13,10 @@ namespace sparseagg::service {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
 class RoundsApiTest : public ServerFixture {};
-
-TEST_F(RoundsApiTest, GetServerInfo_Limits_AreThoseTheServerEnforces) {
-  options_.limits.max_tensors = 2;
-  grpc::ClientContext context;
-  v1::ServerInfo info;
-  ASSERT_THAT(FromGrpc(client().stub().GetServerInfo(&context, {}, &info)), IsOk());
-  EXPECT_THAT(info.version(), ::testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
-  EXPECT_THAT(info.api_versions(), ElementsAre("sparseagg.v1"));
-  EXPECT_EQ(info.engine(), "cpu");
-  EXPECT_THAT(info.engine_description(), HasSubstr("CPU"));
-  EXPECT_THAT(info.key_encodings(), ElementsAre(v1::KEY_ENCODING_U32, v1::KEY_ENCODING_U64, v1::KEY_ENCODING_IMPLICIT,
-                                                v1::KEY_ENCODING_DELTA_BITPACKED));
-  EXPECT_EQ(info.value_encodings_size(), 11);
-  EXPECT_THAT(info.features(), ElementsAre("ListSubmissions", "WithdrawSubmission", "CloseRoundRequest.only_client_ids",
-                                           "AggregationSpec.on_empty", "OP_MEDIAN", "AggregationSpec.result_top_k",
-                                           "AggregationSpec.return_moments", "TensorSpec.shape", "Tasks", "SubmitBatch",
-                                           "RoundSpec.clip", "AggregationSpec.mean_divisor", "SealRound",
-                                           "InspectRound", "CloseRoundRequest.client_weights", "RoundSpec.privacy",
-                                           "RoundSpec.certificate", "ExportSubmissions", "RoundSpec.cluster", "Streams",
-                                           "ExportPartial", "PutResultRange", "CreateBackup"));
-  EXPECT_FALSE(info.has_activity());
-  EXPECT_EQ(info.limits().max_tensors(), 2);
-  EXPECT_EQ(info.limits().max_result_ttl().seconds(), 3600);
-  v1::RoundSpec spec = SumSpec();
-  for (int i = 0; i < 2; ++i) *spec.add_tensors() = spec.tensors(0);
-  EXPECT_THAT(client().Create(spec, "r"), Fails(Code::kResourceExhausted, HasSubstr("max_tensors 2")));
-}
 
 TEST_F(RoundsApiTest, GetServerInfo_History_HasTenMinutesOfTheTotals) {
   manual_time_ = true;
@@ -96,54 +68,6 @@ TEST_F(RoundsApiTest, GetServerInfo_Connections_AreAsManyAsTheProcessMayOpenFile
   EXPECT_LT(info.limits().max_connections(), files.rlim_cur / 2);
 }
 
-TEST_F(RoundsApiTest, Round_FromCreationToEnd_TellsItsFigures) {
-  v1::RoundSpec spec = SumSpec();
-  spec.mutable_aggregation()->set_return_counts(true);
-  auto round = client().Create(spec, "my-round");
-  ASSERT_THAT(round, IsOk());
-  EXPECT_EQ(round->name(), "rounds/my-round");
-  EXPECT_EQ(round->state(), v1::ROUND_STATE_OPEN);
-  EXPECT_EQ(round->spec().SerializeAsString(), spec.SerializeAsString());
-  EXPECT_EQ(round->engine(), "cpu");
-  EXPECT_FALSE(round->has_close_time());
-  ASSERT_THAT(client().SubmitUnary({MakeChunk(round->name(), "a", {1, 2}, {1, 2})}), IsOk());
-  round = client().Finish(round->name());
-  ASSERT_THAT(round, IsOk());
-  EXPECT_EQ(round->state(), v1::ROUND_STATE_DONE);
-  EXPECT_EQ(round->num_submissions(), 1);
-  EXPECT_EQ(round->num_tuples(), 2);
-  EXPECT_EQ(round->num_bytes(), 16);
-  EXPECT_EQ(round->expire_time().seconds() - round->end_time().seconds(), 3600);
-  EXPECT_GT(round->timeline().finish().nanos(), 0);
-  EXPECT_GT(round->timeline().open().nanos() + round->timeline().open().seconds(), 0);
-  ASSERT_EQ(round->results_size(), 1);
-  EXPECT_EQ(round->results(0).name(), "v");
-  EXPECT_EQ(round->results(0).num_keys(), 2);
-  EXPECT_EQ(round->results(0).num_rows(), 100);
-  EXPECT_TRUE(round->results(0).has_values());
-  EXPECT_TRUE(round->results(0).has_counts());
-  EXPECT_FALSE(round->results(0).has_weights());
-}
-
-TEST_F(RoundsApiTest, AnyCall_UnknownOrMalformedName_SaysSo) {
-  EXPECT_THAT(client().Get("rounds/none"), Fails(Code::kNotFound, HasSubstr("'none'")));
-  EXPECT_THAT(client().Close("rounds/none"), HasCode(Code::kNotFound));
-  EXPECT_THAT(client().Cancel("rounds/none"), HasCode(Code::kNotFound));
-  EXPECT_THAT(client().Wait("rounds/none", absl::Seconds(1)), HasCode(Code::kNotFound));
-  EXPECT_THAT(client().Delete("rounds/none"), HasCode(Code::kNotFound));
-  EXPECT_THAT(client().Put(MakeChunk("rounds/none", "a", {}, {})), HasCode(Code::kNotFound));
-  EXPECT_THAT(client().Commit(MakeChunk("rounds/none", "a", {}, {})), HasCode(Code::kNotFound));
-  EXPECT_THAT(client().Progress(MakeChunk("rounds/none", "a", {}, {})), HasCode(Code::kNotFound));
-  EXPECT_THAT(client().SubmitStream({MakeChunk("rounds/none", "a", {}, {})}), HasCode(Code::kNotFound));
-  v1::GetResultRequest result;
-  result.set_name("rounds/none");
-  EXPECT_THAT(client().Page(result), HasCode(Code::kNotFound));
-  v1::StreamResultRequest stream;
-  stream.set_name("rounds/none");
-  EXPECT_THAT(client().Stream(stream), HasCode(Code::kNotFound));
-  EXPECT_THAT(client().Get("none"), Fails(Code::kInvalidArgument, HasSubstr("rounds/ID")));
-}
-
 TEST_F(RoundsApiTest, ListRounds_LongSpecs_AreCutToWhatAClientTakes) {
   v1::RoundSpec spec;
   for (int t = 0; t < 1000; ++t) {
@@ -165,46 +89,6 @@ TEST_F(RoundsApiTest, ListRounds_LongSpecs_AreCutToWhatAClientTakes) {
   EXPECT_GT(pages, 1);
   ASSERT_EQ(names.size(), 20);
   for (int r = 0; r < 20; ++r) EXPECT_EQ(names[r], "rounds/" + std::to_string(r));
-}
-
-TEST_F(RoundsApiTest, ListRounds_BadPage_IsRefused) {
-  v1::ListRoundsRequest request;
-  request.set_page_size(-1);
-  grpc::ClientContext context;
-  v1::ListRoundsResponse response;
-  EXPECT_THAT(FromGrpc(client().stub().ListRounds(&context, request, &response)),
-              Fails(Code::kInvalidArgument, HasSubstr("-1")));
-}
-
-TEST_F(RoundsApiTest, WaitRound_RoundEndsMeanwhile_AnswersThen) {
-  Hold finishing;
-  hooks_.finish = finishing.Hook();
-  const std::string name = Create(SumSpec());
-  absl::StatusOr<v1::Round> waited = absl::UnknownError("");
-  std::thread waiter([&] { waited = client().Wait(name, absl::Seconds(60)); });
-  const auto closed = client().Close(name);
-  ASSERT_THAT(closed, IsOk());
-  EXPECT_EQ(closed->state(), v1::ROUND_STATE_FINALIZING);
-  finishing.Wait();
-  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_FINALIZING);
-  v1::GetResultRequest request;
-  request.set_name(name);
-  EXPECT_THAT(client().Page(request), Fails(Code::kFailedPrecondition, HasSubstr("FINALIZING")));
-  finishing.Release();
-  waiter.join();
-  ASSERT_THAT(waited, IsOk());
-  EXPECT_EQ(waited->state(), v1::ROUND_STATE_DONE);
-}
-
-TEST_F(RoundsApiTest, WaitRound_NoTimeoutGiven_IsTheServersMaximum) {
-  options_.limits.max_wait = absl::Milliseconds(5);
-  const std::string name = Create(SumSpec());
-  grpc::ClientContext context;
-  v1::WaitRoundRequest request;
-  request.set_name(name);
-  v1::Round round;
-  EXPECT_THAT(FromGrpc(client().stub().WaitRound(&context, request, &round)), IsOk());
-  EXPECT_THAT(client().Wait(name, absl::Hours(5)), IsOk());
 }
 
 TEST_F(RoundsApiTest, WaitRound_MoreWaitersThanThreads_HoldsNone) {
@@ -272,49 +156,6 @@ TEST_F(RoundsApiTest, Calls_OfMessagesFarBeyondNames_AreRefusedUnparsed) {
     EXPECT_THAT(FromGrpc(ended.get_future().get()), Fails(Code::kResourceExhausted, HasSubstr("80000 bytes")))
         << call.name();
   }
-}
-
-TEST_F(RoundsApiTest, Deadline_Passes_ClosesAndExpires) {
-  manual_time_ = true;
-  v1::RoundSpec spec = SumSpec();
-  spec.mutable_deadline()->set_seconds(30);
-  spec.mutable_result_ttl()->set_seconds(5);
-  const std::string name = Create(spec);
-  ASSERT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {1})}), IsOk());
-  Advance(absl::Seconds(30));
-  auto round = client().Wait(name, absl::Seconds(60));
-  ASSERT_THAT(round, IsOk());
-  EXPECT_EQ(round->state(), v1::ROUND_STATE_DONE);
-  EXPECT_EQ(round->timeline().open().seconds(), 30);
-  EXPECT_EQ(round->expire_time().seconds() - round->end_time().seconds(), 5);
-  Advance(absl::Seconds(5));
-  while (client().Get(name).ok()) std::this_thread::yield();
-}
-
-TEST_F(RoundsApiTest, CreateRound_SpecFarBeyondMaxTensors_IsRefusedUnparsed) {
-  options_.limits.max_tensors = 3;
-  v1::RoundSpec spec;
-  for (int i = 0; i < 100'000; ++i) spec.add_tensors();
-  EXPECT_THAT(client().Create(spec, "r"),
-              Fails(Code::kResourceExhausted, AllOf(HasSubstr("max_tensors 3"), HasSubstr("65536 bytes"))));
-}
-
-TEST_F(RoundsApiTest, CreateRound_SpecOfMoreFieldsThanItsTensorsMayHave_IsRefusedUnparsed) {
-  options_.limits.max_tensors = 3;
-  v1::CreateRoundRequest request;
-  *request.mutable_spec() = SumSpec();
-  std::string bytes = request.SerializeAsString();
-  for (int i = 0; i < 5000; ++i) bytes += "\x7b\x7c";  // a group that nobody knows, of which there is a tag at each end
-  const grpc::Slice slice(bytes);
-  const grpc::ByteBuffer message(&slice, 1);
-  grpc::GenericStub stub(client().channel());
-  grpc::ClientContext context;
-  grpc::ByteBuffer response;
-  std::promise<grpc::Status> ended;
-  stub.UnaryCall(&context, "/sparseagg.v1.Aggregation/CreateRound", {}, &message, &response,
-                 [&](const grpc::Status& status) { ended.set_value(status); });
-  EXPECT_THAT(FromGrpc(ended.get_future().get()),
-              Fails(Code::kResourceExhausted, AllOf(HasSubstr("fields"), HasSubstr("max_tensors 3"))));
 }
 
 TEST_F(RoundsApiTest, WaitRound_MoreThanThereIsMemoryFor_AreRefusedUntilOneIsOver) {

@@ -185,14 +185,6 @@ TEST_F(SubmitStreamTest, BytesThatAreNoMessage_AreTheClientsFault) {
   EXPECT_THAT(FromGrpc(ended.get_future().get()), Fails(Code::kInvalidArgument, HasSubstr("not a valid UpdateChunk")));
 }
 
-TEST_F(SubmitStreamTest, ManySmallChunksAtOnce_AreTakenInOrder) {
-  const std::string round = Create(SumSpec(10'000));
-  std::vector<v1::UpdateChunk> chunks;
-  for (uint32_t i = 0; i < 500; ++i) chunks.push_back(MakeChunk(round, "a", {i}, {1}, i, i == 499));
-  ASSERT_THAT(client().SubmitStream(chunks), IsOk());
-  EXPECT_EQ(client().Get(round)->num_tuples(), 500);
-}
-
 TEST_F(SubmitStreamTest, RefusedWhileMoreArrives_AnswersOnceAndLeavesNothing) {
   const std::string round = Create(SumSpec());
   std::vector<v1::UpdateChunk> chunks;

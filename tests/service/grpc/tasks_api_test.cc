@@ -31,43 +31,6 @@ class TasksApiTest : public ServerFixture {
   std::unique_ptr<TaskClient> tasks_;
 };
 
-TEST_F(TasksApiTest, Life_OfATaskWithARound) {
-  const std::string round = Create(SumSpec());
-  v1::TaskSpec spec;
-  spec.set_payload("work");
-  spec.add_labels("gpu");
-  spec.add_labels("gpu");
-  spec.set_priority(3);
-  spec.set_round(round);
-  ASSERT_THAT(tasks().Create("task", spec, "me"), IsOk());
-  EXPECT_EQ(tasks().Lease("a")->name(), "");
-  const auto leased = tasks().Lease("a", absl::ZeroDuration(), absl::Seconds(30), {"gpu", "big"});
-  ASSERT_THAT(leased, IsOk());
-  EXPECT_EQ(leased->name(), "tasks/task");
-  EXPECT_EQ(leased->spec().payload(), "work");
-  EXPECT_EQ(leased->spec().labels_size(), 1);
-  EXPECT_EQ(leased->spec().round(), round);
-  EXPECT_EQ(leased->spec().max_attempts(), 10);
-  EXPECT_EQ(leased->owner(), "me");
-  EXPECT_EQ(leased->state(), v1::TASK_STATE_LEASED);
-  EXPECT_EQ(leased->attempts(), 1);
-  EXPECT_EQ(leased->lease().client_id(), "a");
-  EXPECT_LE(leased->lease().remaining().seconds(), 30);
-  ASSERT_THAT(tasks().Extend("task", "a", absl::Seconds(50)), IsOk());
-  const v1::UpdateChunk chunk = MakeChunk(round, "a", {1}, {1});
-  EXPECT_THAT(tasks().Complete("task", "a", "", chunk.submission_id()),
-              Fails(Code::kFailedPrecondition, HasSubstr("no committed submission")));
-  ASSERT_THAT(client().SubmitStream({chunk}), IsOk());
-  const auto completed = tasks().Complete("task", "a", "result", chunk.submission_id());
-  ASSERT_THAT(completed, IsOk());
-  EXPECT_EQ(completed->state(), v1::TASK_STATE_COMPLETED);
-  const auto listed = tasks().List();
-  ASSERT_EQ(listed->tasks_size(), 1);
-  EXPECT_EQ(listed->tasks(0).result(), "result");
-  EXPECT_EQ(listed->tasks(0).submission_id(), chunk.submission_id());
-  EXPECT_TRUE(listed->tasks(0).has_expire_time());
-}
-
 TEST_F(TasksApiTest, Lease_Waits_UntilATaskIsThere) {
   absl::StatusOr<v1::Task> leased;
   server();  // made here, not by two threads at once

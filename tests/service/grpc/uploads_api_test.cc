@@ -25,37 +25,6 @@ class UploadsApiTest : public ServerFixture {
   }
 };
 
-TEST_F(UploadsApiTest, Unary_ChunksCommitStatus_TellsWhereItIs) {
-  const std::string name = Create(SumSpec());
-  const v1::UpdateChunk zero = MakeChunk(name, "a", {1, 2}, {1, 2}, 0, false);
-  const v1::UpdateChunk one = MakeChunk(name, "a", {3}, {3}, 1, true);
-  auto status = client().Put(zero);
-  ASSERT_THAT(status, IsOk());
-  EXPECT_EQ(status->round(), name);
-  EXPECT_EQ(status->client_id(), "a");
-  EXPECT_EQ(status->submission_id(), "a-1");
-  EXPECT_EQ(status->next_sequence(), 1);
-  EXPECT_EQ(status->received_tuples(), 2);
-  EXPECT_THAT(client().Commit(zero), HasCode(Code::kFailedPrecondition));
-  EXPECT_THAT(client().Put(zero), IsOk());
-  ASSERT_THAT(client().Put(one), IsOk());
-  status = client().Progress(one);
-  ASSERT_THAT(status, IsOk());
-  EXPECT_TRUE(status->complete());
-  EXPECT_FALSE(status->committed());
-  const auto submission = client().Commit(one);
-  ASSERT_THAT(submission, IsOk());
-  EXPECT_EQ(submission->round(), name);
-  EXPECT_EQ(submission->num_tuples(), 3);
-  EXPECT_EQ(submission->num_bytes(), 24);
-  EXPECT_FALSE(submission->duplicate());
-  status = client().Progress(one);
-  ASSERT_THAT(status, IsOk());
-  EXPECT_TRUE(status->committed());
-  EXPECT_TRUE(client().Commit(one)->duplicate());
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1), Pair(2, 2), Pair(3, 3)));
-}
-
 TEST_F(UploadsApiTest, Unary_ChunkRefusedBeforeItIsTaken_LeavesAnUploadWithAnotherTagAlone) {
   options_.limits.max_message_bytes = 100'000;
   const std::string name = Create(SumSpec());
@@ -82,6 +51,21 @@ TEST_F(UploadsApiTest, Unary_LongTag_IsRefusedEverywhere) {
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1)));
 }
 
+TEST_F(UploadsApiTest, Ids_MissingOrLong_AreRefused) {
+  const std::string name = Create(SumSpec());
+  const std::pair<std::string, std::string> ids[] = {
+      {"", "s"}, {std::string(257, 'x'), "s"}, {"a", ""}, {"a", std::string(257, 'x')}};
+  for (const auto& [client_id, submission_id] : ids) {
+    v1::UpdateChunk chunk = MakeChunk(name, client_id, {1}, {1});
+    chunk.set_submission_id(submission_id);
+    const std::string problem = absl::StrCat(submission_id == "s" ? "client_id has " : "submission_id has ",
+                                             submission_id == "s" ? client_id.size() : submission_id.size(), " bytes");
+    EXPECT_THAT(client().Put(chunk), Fails(Code::kInvalidArgument, HasSubstr(problem)));
+    EXPECT_THAT(client().SubmitStream({chunk}), Fails(Code::kInvalidArgument, HasSubstr(problem)));
+    EXPECT_THAT(client().Commit(chunk), Fails(Code::kInvalidArgument, HasSubstr(problem)));
+  }
+}
+
 // gRPC would decompress a message before it checks the size, to a thousand times the bytes that were sent.
 TEST_F(UploadsApiTest, Compressed_IsRefused) {
   const std::string name = Create(SumSpec());
@@ -94,20 +78,6 @@ TEST_F(UploadsApiTest, Compressed_IsRefused) {
   EXPECT_THAT(FromGrpc(refused), Fails(Code::kUnimplemented, HasSubstr("gzip")));
 }
 
-TEST_F(UploadsApiTest, Stream_ManyChunks_AreOneSubmission) {
-  const std::string name = Create(SumSpec());
-  v1::UpdateChunk later = MakeChunk(name, "a", {3}, {3}, 1, false);
-  later.clear_round();  // named in the first chunk
-  later.clear_client_id();
-  later.clear_submission_id();
-  const auto submission =
-      client().SubmitStream({MakeChunk(name, "a", {1}, {1}, 0, false), later, MakeChunk(name, "a", {1}, {5}, 2, true)});
-  ASSERT_THAT(submission, IsOk());
-  EXPECT_EQ(submission->num_tuples(), 3);
-  EXPECT_EQ(submission->round(), name);
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 6), Pair(3, 3)));
-}
-
 TEST_F(UploadsApiTest, Stream_EndsBeforeTheLastChunk_IsDiscarded) {
   const std::string name = Create(SumSpec());
   EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {1}, 0, false)}),
@@ -116,25 +86,6 @@ TEST_F(UploadsApiTest, Stream_EndsBeforeTheLastChunk_IsDiscarded) {
   EXPECT_EQ(client().Get(name)->num_uploads(), 0);
   EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {2})}), IsOk());
   EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 2)));
-}
-
-TEST_F(UploadsApiTest, Stream_WrongOrder_IsRefused) {
-  const std::string name = Create(SumSpec());
-  const v1::UpdateChunk zero = MakeChunk(name, "a", {1}, {1}, 0, false);
-  EXPECT_THAT(client().SubmitStream({zero, MakeChunk(name, "a", {1}, {1}, 2, true)}),
-              Fails(Code::kFailedPrecondition, HasSubstr("chunk 1 is expected next")));
-  EXPECT_THAT(client().SubmitStream({zero, zero}), HasCode(Code::kFailedPrecondition));
-  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {1}), MakeChunk(name, "a", {1}, {1}, 1, true)}),
-              Fails(Code::kFailedPrecondition, HasSubstr("marked last")));
-  v1::UpdateChunk of_other_client = MakeChunk(name, "b", {1}, {1}, 1, true);
-  of_other_client.set_submission_id(zero.submission_id());
-  v1::UpdateChunk of_other_submission = MakeChunk(name, "a", {1}, {1}, 1, true);
-  of_other_submission.set_submission_id("a-2");
-  for (const v1::UpdateChunk& chunk : {of_other_client, of_other_submission, MakeChunk("rounds/s", "a", {}, {}, 1)}) {
-    EXPECT_THAT(client().SubmitStream({zero, chunk}), Fails(Code::kInvalidArgument, HasSubstr("another submission")));
-  }
-  EXPECT_EQ(client().Get(name)->num_refused(), 6);
-  EXPECT_THAT(ResultOf(name), IsEmpty());
 }
 
 TEST_F(UploadsApiTest, Stream_CancelledInTheMiddle_IsDiscardedAndTheRoundGoesOn) {
@@ -155,22 +106,6 @@ TEST_F(UploadsApiTest, Stream_CancelledInTheMiddle_IsDiscardedAndTheRoundGoesOn)
   while (server().context().uploads.taken() != 0) std::this_thread::yield();
 }
 
-TEST_F(UploadsApiTest, Stream_ConnectionLost_IsDiscarded) {
-  const std::string name = Create(SumSpec());
-  {
-    Client other(server().grpc_address());
-    grpc::ClientContext context;
-    v1::CommitSubmissionResponse response;
-    const auto writer = other.stub().SubmitUpdate(&context, &response);
-    ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, true)));
-    AwaitUploads(name, 1);
-    context.TryCancel();
-    writer->Finish();
-  }
-  AwaitUploads(name, 0);
-  EXPECT_THAT(ResultOf(name), IsEmpty());  // complete, but never ended by its client
-}
-
 TEST_F(UploadsApiTest, Stream_RoundClosesMeanwhile_IsToldAtOnce) {
   const std::string name = Create(SumSpec());
   grpc::ClientContext context;
@@ -181,21 +116,6 @@ TEST_F(UploadsApiTest, Stream_RoundClosesMeanwhile_IsToldAtOnce) {
   EXPECT_THAT(ResultOf(name), IsEmpty());
   // The server answers although the client sends nothing more.
   EXPECT_THAT(FromGrpc(writer->Finish()), Fails(Code::kFailedPrecondition, HasSubstr("FINALIZING")));
-}
-
-TEST_F(UploadsApiTest, Stream_NoChunkForUploadTimeout_IsDiscardedAndTold) {
-  manual_time_ = true;
-  options_.limits.upload_timeout = absl::Seconds(30);
-  const std::string name = Create(SumSpec());
-  grpc::ClientContext context;
-  v1::CommitSubmissionResponse response;
-  const auto writer = client().stub().SubmitUpdate(&context, &response);
-  ASSERT_TRUE(writer->Write(MakeChunk(name, "a", {1}, {1}, 0, false)));
-  AwaitUploads(name, 1);
-  Advance(absl::Seconds(30));
-  EXPECT_THAT(FromGrpc(writer->Finish()), Fails(Code::kDeadlineExceeded, HasSubstr("upload_timeout 30s")));
-  EXPECT_EQ(client().Get(name)->num_uploads(), 0);
-  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
 }
 
 TEST_F(UploadsApiTest, Stream_NothingAtAllForUploadTimeout_IsGivenUp) {
@@ -222,18 +142,6 @@ TEST_F(UploadsApiTest, Stream_NothingAtAllForUploadTimeout_IsGivenUp) {
   over = true;
   time.join();
   EXPECT_EQ(server().context().open_rounds.taken(), 1);
-}
-
-TEST_F(UploadsApiTest, Stream_RefusedInTheMiddle_EndsThereWhateverTheClientSends) {
-  const std::string name = Create(SumSpec());
-  std::vector<v1::UpdateChunk> chunks = {MakeChunk(name, "a", {1}, {1}, 0, false),
-                                         MakeChunk(name, "a", {100}, {1}, 1, false)};
-  for (int i = 2; i < 200; ++i) {
-    chunks.push_back(MakeChunk(name, "a", std::vector<uint32_t>(10'000, 1), std::vector<float>(10'000, 1), i, false));
-  }
-  EXPECT_THAT(client().SubmitStream(chunks), Fails(Code::kInvalidArgument, HasSubstr("chunk 1")));
-  EXPECT_EQ(client().Get(name)->num_refused(), 1);
-  EXPECT_THAT(ResultOf(name), IsEmpty());
 }
 
 // Like a client whose timeout is shorter than the merge that its commit starts.
@@ -294,25 +202,6 @@ TEST_F(UploadsApiTest, Message_LargerThanTheLimit_SaysWhichLimit) {
   EXPECT_THAT(client().Put(chunk_of(200'000)), HasCode(Code::kResourceExhausted));
   EXPECT_EQ(client().Get(name)->num_uploads(), 0);
   EXPECT_THAT(client().SubmitUnary({chunk_of(12'000)}), IsOk());
-}
-
-TEST_F(UploadsApiTest, MemoryLimit_RoundThatDoesNotFit_IsRefusedAtThatSubmission) {
-  options_.limits.memory_limit_bytes = 2'000'000;
-  const std::string name = Create(SumSpec(10'000'000));
-  absl::StatusOr<v1::CommitSubmissionResponse> submission = absl::UnknownError("");
-  int accepted = -1;
-  do {
-    ++accepted;
-    std::vector<uint32_t> keys(10'000);
-    for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = accepted * 10'000 + i;
-    submission =
-        client().SubmitStream({MakeChunk(name, std::to_string(accepted), keys, std::vector<float>(10'000, 1))});
-  } while (submission.ok());
-  EXPECT_THAT(submission, Fails(Code::kResourceExhausted, HasSubstr("--memory-limit")));
-  EXPECT_GE(accepted, 10);
-  EXPECT_LE(accepted, 25);
-  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
-  EXPECT_EQ(ResultOf(name).size(), accepted * 10'000);
 }
 
 }  // namespace

@@ -56,14 +56,6 @@ v1::ClusterSpec SpecOf(const std::vector<std::pair<std::string, std::string>>& s
   return spec;
 }
 
-TEST(ClusterCodecTest, DecodesServers) {
-  const auto homes = DecodeCluster(SpecOf({{"a.b-c_d:65535", "http://a:1"}, {"[::1]:8001", "https://[::1]:8003"}}, 1));
-  ASSERT_TRUE(homes.ok()) << homes.status();
-  EXPECT_EQ(homes->servers.size(), 2);
-  EXPECT_EQ(homes->servers[1].http_url, "https://[::1]:8003");
-  EXPECT_EQ(homes->index, 1);
-}
-
 TEST(ClusterCodecTest, RefusesWhatIsNoAddress) {
   for (const char* address : {"", "a", "a:", ":1", "a:0", "a:65536", "a:1/x", "u@a:1", "a b:1", "a:1\r\nX: y", "a:+1",
                               "[a:1", "::1:1", "unix:/tmp/x", "a%0d:1", "\xC3\xBC:1"}) {

@@ -8,7 +8,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
 using Code = absl::StatusCode;
 
 class RegistryTest : public RoundFixture {
@@ -19,35 +18,6 @@ class RegistryTest : public RoundFixture {
     return ids;
   }
 };
-
-TEST_F(RegistryTest, Create_SameIdSameSpec_IsTheStandingRound) {
-  const auto first = Open(SumSpec(), "a");
-  EXPECT_THAT(first->Close(), IsOk());
-  EXPECT_EQ(Open(SumSpec(), "a"), first);
-}
-
-TEST_F(RegistryTest, Create_SameIdOtherSpec_AlreadyExists) {
-  Open(SumSpec(100), "a");
-  EXPECT_THAT(TryOpen(SumSpec(101), "a"), Fails(Code::kAlreadyExists, HasSubstr("'a'")));
-}
-
-TEST_F(RegistryTest, Create_NoId_ChoosesDifferentOnes) {
-  const auto first = Open(SumSpec(), "");
-  const auto second = Open(SumSpec(), "");
-  EXPECT_NE(first, second);
-  EXPECT_THAT(first->config().id, MatchesRegex("r-[0-9a-f]+"));
-  EXPECT_EQ(*registry().Find(kDefaultTenant, first->config().id), first);
-}
-
-TEST_F(RegistryTest, Create_OpenRoundLimit_CountsOnlyRoundsThatHaveNotEnded) {
-  limits_.max_open_rounds = 2;
-  const auto first = Open(SumSpec(), "a");
-  Open(SumSpec(), "b");
-  EXPECT_THAT(TryOpen(SumSpec(), "c"), Fails(Code::kResourceExhausted, HasSubstr("max_open_rounds 2")));
-  EXPECT_THAT(first->Close(), IsOk());
-  AwaitEnd(*first);
-  EXPECT_THAT(TryOpen(SumSpec(), "c"), IsOk());
-}
 
 TEST_F(RegistryTest, List_Pages_GoThroughAllInOrderOfCreation) {
   for (const char* id : {"e", "a", "d", "b", "c"}) Open(SumSpec(), id);
@@ -63,14 +33,6 @@ TEST_F(RegistryTest, List_Pages_GoThroughAllInOrderOfCreation) {
 
 TEST_F(RegistryTest, List_ForeignToken_IsRefused) {
   EXPECT_THAT(registry().List(kDefaultTenant, 2, "x"), Fails(Code::kInvalidArgument, HasSubstr("page_token")));
-}
-
-TEST_F(RegistryTest, Delete_OpenRound_CancelsIt) {
-  const auto round = Open(SumSpec(), "a");
-  EXPECT_THAT(registry().Delete(kDefaultTenant, "a"), IsOk());
-  EXPECT_EQ(round->Snapshot().state, RoundState::kCancelled);
-  EXPECT_THAT(registry().Find(kDefaultTenant, "a"), HasCode(Code::kNotFound));
-  EXPECT_THAT(registry().Delete(kDefaultTenant, "a"), Fails(Code::kNotFound, HasSubstr("'a'")));
 }
 
 TEST_F(RegistryTest, Create_AfterAnExpiredOneOfTheSameId_IsNotExpiredWithIt) {

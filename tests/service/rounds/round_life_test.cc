@@ -5,12 +5,10 @@
 namespace sparseagg::service {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
-using ::testing::StrEq;
 using Code = absl::StatusCode;
 
 class RoundLifeTest : public RoundFixture {
@@ -33,13 +31,6 @@ class RoundLifeTest : public RoundFixture {
   Event go_;
 };
 
-TEST_F(RoundLifeTest, Close_NoSubmissions_IsDoneWithAnEmptyResult) {
-  const auto round = Open(SumSpec());
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), IsEmpty());
-  EXPECT_EQ(round->Snapshot().state, RoundState::kDone);
-}
-
 TEST_F(RoundLifeTest, Close_WhileFinishing_IsVisibleAndChangesNothing) {
   HoldFinish();
   const auto round = Open(SumSpec());
@@ -56,30 +47,6 @@ TEST_F(RoundLifeTest, Close_WhileFinishing_IsVisibleAndChangesNothing) {
   EXPECT_EQ(round->Snapshot().state, RoundState::kDone);
 }
 
-TEST_F(RoundLifeTest, End_UnderAnyTimeOfDay_IsNotBeforeTheClose) {
-  for (const absl::Duration step : {absl::Microseconds(3), -absl::Microseconds(3)}) {
-    clock_.StepWall(step);
-    const auto cancelled = Open(SumSpec(), absl::StrCat("cancelled", absl::ToInt64Microseconds(step)));
-    ASSERT_THAT(cancelled->Cancel("test"), IsOk());
-    EXPECT_EQ(cancelled->Snapshot().end_time, cancelled->Snapshot().close_time) << step;
-    const auto done = Open(SumSpec(), absl::StrCat("done", absl::ToInt64Microseconds(step)));
-    ASSERT_THAT(done->Close(), IsOk());
-    AwaitEnd(*done);
-    EXPECT_GE(done->Snapshot().end_time, done->Snapshot().close_time) << step;
-  }
-}
-
-TEST_F(RoundLifeTest, Deadline_Passed_ClosesTheRound) {
-  const auto round = Open(SpecWithDeadline(10));
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  Advance(absl::Seconds(9));
-  RunPendingTasks();
-  EXPECT_EQ(round->Snapshot().state, RoundState::kOpen);
-  Advance(absl::Seconds(1));
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
-  EXPECT_EQ(round->Snapshot().timeline.open, absl::Seconds(10));
-}
-
 // Who opens a round may take a while to make it known.
 TEST_F(RoundLifeTest, Deadline_PassedBeforeItIsStarted_ClosesTheRoundOnlyThen) {
   auto config = DecodeRoundSpec(SpecWithDeadline(10), limits_);
@@ -91,50 +58,6 @@ TEST_F(RoundLifeTest, Deadline_PassedBeforeItIsStarted_ClosesTheRoundOnlyThen) {
   EXPECT_EQ((*round)->state(), RoundState::kOpen);
   (*round)->StartDeadline();
   EXPECT_EQ(AwaitEnd(**round).state, RoundState::kDone);
-}
-
-TEST_F(RoundLifeTest, Deadline_BelowQuorum_FailsWithTheReason) {
-  v1::RoundSpec spec = SpecWithDeadline(10);
-  spec.set_min_submissions(3);
-  const auto round = Open(spec);
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  Advance(absl::Seconds(10));
-  const RoundSnapshot snapshot = AwaitEnd(*round);
-  EXPECT_EQ(snapshot.state, RoundState::kFailed);
-  EXPECT_THAT(snapshot.reason, AllOf(HasSubstr("1 submissions"), HasSubstr("min_submissions 3")));
-  EXPECT_THAT(round->GetResults(), Fails(Code::kFailedPrecondition, HasSubstr("min_submissions 3")));
-}
-
-TEST_F(RoundLifeTest, Close_ExactlyAtQuorum_IsDone) {
-  v1::RoundSpec spec = SumSpec();
-  spec.set_min_submissions(2);
-  const auto round = Open(spec);
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  ASSERT_THAT(Submit(*round, "b", {1}, {1}), IsOk());
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_EQ(AwaitEnd(*round).state, RoundState::kDone);
-}
-
-TEST_F(RoundLifeTest, MaxSubmissions_Reached_ClosesItself) {
-  v1::RoundSpec spec = SumSpec();
-  spec.set_max_submissions(2);
-  const auto round = Open(spec);
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  EXPECT_EQ(round->Snapshot().state, RoundState::kOpen);
-  ASSERT_THAT(Submit(*round, "b", {1}, {2}), IsOk());
-  EXPECT_THAT(Submit(*round, "c", {1}, {4}), HasCode(Code::kFailedPrecondition));
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 3)));
-}
-
-TEST_F(RoundLifeTest, Finish_Fails_TheRoundFailsLoudly) {
-  hooks_.finish = [] { return absl::OutOfRangeError("tensor 'v', key 7: overflow"); };
-  const auto round = Open(SumSpec());
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  EXPECT_THAT(round->Close(), IsOk());
-  const RoundSnapshot snapshot = AwaitEnd(*round);
-  EXPECT_EQ(snapshot.state, RoundState::kFailed);
-  EXPECT_EQ(snapshot.reason, "OUT_OF_RANGE: tensor 'v', key 7: overflow");
-  EXPECT_THAT(snapshot.failure, HasCode(Code::kOutOfRange));
 }
 
 TEST_F(RoundLifeTest, Add_Fails_TheRoundFailsRatherThanGiveAWrongSum) {
@@ -178,24 +101,6 @@ TEST_F(RoundLifeTest, Prepare_ThrowsBadAlloc_RefusesTheSubmissionOnly) {
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
 }
 
-TEST_F(RoundLifeTest, Cancel_Open_DropsAllAndGivesTheMemoryBack) {
-  const auto round = Open(SumSpec());
-  const uint64_t at_rest = context().budget.reserved();
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  ASSERT_THAT(Put(*round, MakeChunk("", "b", {1}, {1})), IsOk());
-  EXPECT_GT(context().budget.reserved(), at_rest);
-  EXPECT_THAT(round->Cancel("enough"), IsOk());
-  const RoundSnapshot snapshot = AwaitEnd(*round);
-  EXPECT_EQ(snapshot.state, RoundState::kCancelled);
-  EXPECT_EQ(snapshot.reason, "enough");
-  EXPECT_THAT(CommitNamed(*round, "b", "b-1"), Fails(Code::kFailedPrecondition, HasSubstr("enough")));
-  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), HasCode(Code::kFailedPrecondition));
-  EXPECT_THAT(round->Cancel("again"), IsOk());
-  RunPendingTasks();
-  EXPECT_LE(context().budget.reserved(), at_rest + 1024 + RecentRefusals::kListBytes);
-  EXPECT_EQ(context().open_rounds.taken(), 0);
-}
-
 TEST_F(RoundLifeTest, Cancel_WhileFinishing_DropsTheResult) {
   HoldFinish();
   const auto round = Open(SumSpec());
@@ -208,21 +113,6 @@ TEST_F(RoundLifeTest, Cancel_WhileFinishing_DropsTheResult) {
   RunPendingTasks();
   EXPECT_EQ(round->Snapshot().state, RoundState::kCancelled);
   EXPECT_THAT(round->GetResults(), HasCode(Code::kFailedPrecondition));
-}
-
-TEST_F(RoundLifeTest, Cancel_DoneOrFailed_IsRefused) {
-  v1::RoundSpec spec = SumSpec();
-  spec.set_max_submissions(1);
-  const auto done = Open(spec, "done");
-  ASSERT_THAT(Submit(*done, "a", {1}, {1}), IsOk());
-  AwaitEnd(*done);
-  EXPECT_THAT(done->Cancel(""), Fails(Code::kFailedPrecondition, StrEq("the round is DONE")));
-  spec.clear_max_submissions();
-  spec.set_min_submissions(1);
-  const auto failed = Open(spec, "failed");
-  EXPECT_THAT(failed->Close(), IsOk());
-  AwaitEnd(*failed);
-  EXPECT_THAT(failed->Cancel(""), Fails(Code::kFailedPrecondition, HasSubstr("FAILED")));
 }
 
 TEST_F(RoundLifeTest, Close_WithAnUploadOpen_DiscardsItAndTellsItsOwner) {
@@ -302,28 +192,6 @@ TEST_F(RoundLifeTest, ResultTtl_Passed_ForgetsTheRoundAndItsMemory) {
   RunPendingTasks();
   EXPECT_THAT(registry().Find(kDefaultTenant, "r"), HasCode(Code::kNotFound));
   EXPECT_EQ(context().budget.reserved(), 0);
-}
-
-TEST_F(RoundLifeTest, Wait_Timeout_AnswersWhileTheRoundIsOpen) {
-  const auto round = Open(SumSpec());
-  Event answered;
-  round->Wait(absl::Seconds(5), [&] { answered.Notify(); });
-  Advance(absl::Seconds(4));
-  RunPendingTasks();
-  EXPECT_FALSE(answered.HasHappened());
-  Advance(absl::Seconds(1));
-  answered.Wait();
-  EXPECT_EQ(round->Snapshot().state, RoundState::kOpen);
-}
-
-TEST_F(RoundLifeTest, StopWaiting_BeforeTheEnd_IsNeverCalled) {
-  const auto round = Open(SumSpec());
-  const Round::WaitId id = round->Wait(absl::InfiniteDuration(), [] { FAIL(); });
-  EXPECT_TRUE(round->StopWaiting(id));
-  EXPECT_FALSE(round->StopWaiting(id));
-  EXPECT_THAT(round->Close(), IsOk());
-  AwaitEnd(*round);
-  RunPendingTasks();
 }
 
 }  // namespace

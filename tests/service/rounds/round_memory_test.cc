@@ -110,18 +110,6 @@ TEST_F(RoundMemoryTest, Submit_FixedPointBeyondTheLimit_IsNotToldOfFixedPoint) {
               Fails(Code::kResourceExhausted, AllOf(HasSubstr("--memory-limit"), Not(HasSubstr("FIXED_POINT")))));
 }
 
-TEST_F(RoundMemoryTest, Open_DenseResultBeyondTheLimit_IsToldWhatHelps) {
-  limits_.memory_limit_bytes = 1'000'000;
-  for (const auto& [num_rows, beyond] :
-       {std::pair(uint64_t{1'000'000}, "--memory-limit"), std::pair(uint64_t{1} << 62, "address")}) {
-    v1::RoundSpec spec = SumSpec(num_rows);
-    spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
-    EXPECT_THAT(TryOpen(spec), Fails(Code::kResourceExhausted,
-                                     AllOf(HasSubstr("dense results"), HasSubstr("sparse results"), HasSubstr(beyond),
-                                           Not(HasSubstr("FIXED_POINT")), Not(HasSubstr("18446744073709551615")))));
-  }
-}
-
 TEST_F(RoundMemoryTest, Submit_DenseResult_ReservesNoSparseOneBeside) {
   v1::RoundSpec spec = SumSpec(1'000'000);
   spec.mutable_aggregation()->set_result_layout(v1::RESULT_LAYOUT_DENSE);
@@ -223,20 +211,6 @@ TEST_F(RoundMemoryTest, Submit_UnionOfAHugeRun_IsRefusedBeforeItIsMerged) {
   chunk.mutable_slices(0)->set_num_keys(200'000'000);  // takes no bytes on the wire
   EXPECT_THAT(Submit(*round, chunk), HasCode(Code::kResourceExhausted));
   EXPECT_EQ(round->Snapshot().state, RoundState::kOpen);
-}
-
-TEST_F(RoundMemoryTest, SubmitAndDiscard_ManyTimes_LeavesNothingReserved) {
-  {
-    const auto round = Open(SumSpec(1'000'000));
-    for (int i = 0; i < 10; ++i) {
-      ASSERT_THAT(Put(*round, Large(i)), IsOk());
-    }
-    EXPECT_THAT(registry().Delete(kDefaultTenant, "r"), IsOk());
-  }
-  RunPendingTasks();
-  EXPECT_EQ(context().budget.reserved(), 0);
-  EXPECT_EQ(context().uploads.taken(), 0);
-  EXPECT_EQ(context().open_rounds.taken(), 0);
 }
 
 }  // namespace

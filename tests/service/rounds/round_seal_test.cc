@@ -1,78 +1,19 @@
 // Rounds that are sealed: submissions are frozen, and merged later.
+#include <atomic>
 #include <string>
+#include <utility>
 
-#include "tests/service/support/busy_thread.h"
 #include "tests/service/support/on_threads.h"
 #include "tests/service/support/submissions_fixture.h"
-#include "tests/support/failing_allocation.h"
 
 namespace sparseagg::service {
 namespace {
 
-using sparseagg::testing::FailingAllocation;
-using sparseagg::testing::Try;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Pair;
 using Code = absl::StatusCode;
 
-class RoundSealTest : public SubmissionsFixture {
- protected:
-  std::shared_ptr<Round> OpenWith(const std::vector<std::string>& clients, const v1::RoundSpec& spec = SumSpec()) {
-    auto round = Open(spec);
-    for (const std::string& client : clients) EXPECT_THAT(Submit(*round, client, {7}, {1}), IsOk());
-    return round;
-  }
-};
-
-TEST_F(RoundSealTest, Seal_TakesNoSubmissionAndGivesNoneBack) {
-  const auto round = OpenWith({"a", "b"});
-  ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_EQ(round->state(), RoundState::kSealed);
-  EXPECT_THAT(Submit(*round, "c", {7}, {1}), Fails(Code::kFailedPrecondition, "the round is SEALED"));
-  EXPECT_THAT(round->Withdraw("a", ""), Fails(Code::kFailedPrecondition, "the round is SEALED"));
-  EXPECT_THAT(round->GetResults(), Fails(Code::kFailedPrecondition, HasSubstr("SEALED")));
-  EXPECT_THAT(ClientsOf(*round), ElementsAre("a", "b"));
-  const RoundSnapshot snapshot = round->Snapshot();
-  EXPECT_EQ(snapshot.num_submissions, 2);
-  EXPECT_EQ(snapshot.num_refused, 1);
-  EXPECT_EQ(snapshot.results, nullptr);
-  EXPECT_THAT(round->Seal(), IsOk()) << "a repetition";
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, 2)));
-  EXPECT_EQ(round->state(), RoundState::kDone);
-}
-
-TEST_F(RoundSealTest, Seal_RetryOfWhatCounts_GetsItsReceipt) {
-  const auto round = OpenWith({"a"});
-  ASSERT_THAT(Put(*round, MakeChunk("", "a", {7}, {1}, 0, false)), IsOk());  // a retry under way, in other chunks
-  ASSERT_THAT(Put(*round, MakeChunk("", "late", {7}, {1})), IsOk());
-  ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_EQ(round->Snapshot().num_uploads, 1) << "that of 'late' is discarded";
-  auto again = CommitNamed(*round, "a", "a-1");
-  ASSERT_THAT(again, IsOk());
-  EXPECT_TRUE(again->duplicate);
-  again = Submit(*round, "a", {7}, {1});
-  ASSERT_THAT(again, IsOk());
-  EXPECT_TRUE(again->duplicate);
-  EXPECT_THAT(Submit(*round, "a", {7}, {2}), HasCode(Code::kAlreadyExists));
-  EXPECT_THAT(CommitNamed(*round, "late", "late-1"), HasCode(Code::kFailedPrecondition));
-}
-
-TEST_F(RoundSealTest, Seal_AfterTheClose_IsRefused) {
-  const auto done = OpenWith({"a"});
-  EXPECT_THAT(done->Close(), IsOk());
-  AwaitEnd(*done);
-  EXPECT_THAT(done->Seal(), Fails(Code::kFailedPrecondition, "the round is DONE"));
-  const auto cancelled = Open(SumSpec(), "cancelled");
-  ASSERT_THAT(cancelled->Cancel("stop"), IsOk());
-  EXPECT_THAT(cancelled->Seal(), Fails(Code::kFailedPrecondition, "the round is CANCELLED: stop"));
-  v1::RoundSpec full = SumSpec();
-  full.set_max_submissions(1);
-  const auto closed_itself = Open(full, "full");
-  ASSERT_THAT(Submit(*closed_itself, "a", {7}, {1}), IsOk());
-  EXPECT_THAT(closed_itself->Seal(), HasCode(Code::kFailedPrecondition));
-}
+class RoundSealTest : public SubmissionsFixture {};
 
 // A round of a cluster whose ranges are put.
 class RoundRangesTest : public RoundSealTest {
@@ -96,29 +37,6 @@ class RoundRangesTest : public RoundSealTest {
     return page.ok() ? **page : page.status().ToString();
   }
 };
-
-TEST_F(RoundRangesTest, PutRange_ThenTheList_EndsTheRoundAndIsRead) {
-  const auto round = OpenSealed();
-  EXPECT_THAT(Put(*round, {"", "p", "w", 0, 10}), IsOk());
-  EXPECT_THAT(Put(*round, {"", "p", "w", 10, 0}, "more"), IsOk());
-  EXPECT_THAT(Put(*round, {"", "p", "w", 0, 10}), IsOk()) << "a repetition";
-  EXPECT_THAT(Put(*round, {"some", "q", "w", 0, 20}, "of a coordinator that died"), IsOk());
-  EXPECT_THAT(round->ranges().Find("w", 0), Fails(Code::kNotFound, HasSubstr("no ranges")));
-  EXPECT_EQ(round->state(), RoundState::kSealed);
-  const uint64_t reserved = round->budget().reserved();
-  EXPECT_THAT(PutList(*round), IsOk());
-  EXPECT_LT(round->budget().reserved(), reserved) << "the other result is dropped";
-  EXPECT_EQ(round->state(), RoundState::kDone);
-  EXPECT_THAT(PutList(*round), IsOk()) << "a repetition";
-  EXPECT_EQ(PageOf(*round, "w", 0), "rows");
-  EXPECT_EQ(PageOf(*round, "w", 10), "more");
-  EXPECT_EQ(PageOf(*round, "", 0), "list");
-  EXPECT_THAT(round->ranges().Find("w", 5), Fails(Code::kNotFound, HasSubstr("'w' that begins at 5")));
-  EXPECT_THAT(round->GetResults(), Fails(Code::kFailedPrecondition, HasSubstr("GetResultRange")));
-  EXPECT_THAT(round->Seal(), IsOk()) << "its submissions can still be read";
-  EXPECT_THAT(Submit(*round, "b", {7}, {1}), Fails(Code::kFailedPrecondition, "the round is DONE"));
-  EXPECT_THAT(round->Cancel("late"), HasCode(Code::kFailedPrecondition));
-}
 
 TEST_F(RoundRangesTest, PutRange_BadInput_ChangesNothing) {
   const auto round = OpenSealed();
@@ -157,75 +75,6 @@ TEST_F(RoundRangesTest, PutRange_EndWithoutAList_LeavesTheRoundToALaterOne) {
   EXPECT_THAT(Put(*round, {"", "p", "w", 0, 0}), IsOk());
   EXPECT_THAT(PutList(*round), IsOk());
   EXPECT_EQ(PageOf(*round, "w", 0), "rows");
-}
-
-TEST_F(RoundSealTest, Cancel_SealedRound_DropsItsSubmissions) {
-  const auto round = OpenWith({"a"});
-  ASSERT_THAT(round->Seal(), IsOk());
-  ASSERT_THAT(round->Cancel("enough"), IsOk());
-  const RoundSnapshot snapshot = AwaitEnd(*round);
-  EXPECT_EQ(snapshot.state, RoundState::kCancelled);
-  EXPECT_GE(snapshot.end_time, snapshot.create_time);
-  EXPECT_EQ(snapshot.close_time, snapshot.end_time);
-  EXPECT_TRUE(ClientsOf(*round).empty());
-}
-
-TEST_F(RoundSealTest, Delete_SealedRound_ReleasesItsMemory) {
-  {
-    const auto round = OpenWith({"a"});
-    ASSERT_THAT(round->Seal(), IsOk());
-    ASSERT_THAT(registry().Delete(kDefaultTenant, "r"), IsOk());
-    AwaitEnd(*round);
-    RunPendingTasks();
-  }
-  EXPECT_EQ(context().budget.reserved(), 0);
-  EXPECT_EQ(context().open_rounds.taken(), 0);
-}
-
-TEST_F(RoundSealTest, Deadline_DoesNotCloseASealedRound) {
-  v1::RoundSpec spec = SumSpec();
-  spec.mutable_deadline()->set_seconds(60);
-  const auto round = OpenWith({"a"}, spec);
-  ASSERT_THAT(round->Seal(), IsOk());
-  Advance(absl::Hours(1));
-  RunPendingTasks();
-  EXPECT_EQ(round->state(), RoundState::kSealed);
-  EXPECT_EQ(round->Snapshot().timeline.open, absl::Hours(1)) << "until now";
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, 1)));
-}
-
-TEST_F(RoundSealTest, ResultTtl_CountsFromTheEnd) {
-  const auto round = OpenWith({"a"});
-  ASSERT_THAT(round->Seal(), IsOk());
-  Advance(10 * limits_.max_result_ttl);
-  RunPendingTasks();
-  EXPECT_THAT(registry().Find(kDefaultTenant, "r"), IsOk());
-  EXPECT_THAT(round->Close(), IsOk());
-  const RoundSnapshot ended = AwaitEnd(*round);
-  EXPECT_EQ(ended.expire_time, ended.end_time + limits_.max_result_ttl);
-  Advance(limits_.max_result_ttl);
-  RunPendingTasks();
-  EXPECT_THAT(registry().Find(kDefaultTenant, "r"), HasCode(Code::kNotFound));
-}
-
-TEST_F(RoundSealTest, MinSubmissions_IsCheckedAtTheClose) {
-  v1::RoundSpec spec = SumSpec();
-  spec.set_min_submissions(2);
-  const auto round = OpenWith({"a"}, spec);
-  ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_EQ(round->state(), RoundState::kSealed);
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_EQ(AwaitEnd(*round).state, RoundState::kFailed);
-}
-
-TEST_F(RoundSealTest, CloseWithOnly_SealedRound_LeavesTheOthersOut) {
-  const auto round = OpenWith({"a", "b", "c"});
-  ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_THAT(round->CloseWithOnly(Clients{"d"}), HasCode(Code::kFailedPrecondition));
-  EXPECT_EQ(round->state(), RoundState::kSealed);
-  ASSERT_THAT(round->CloseWithOnly(Clients{"a", "c"}), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, 2)));
 }
 
 // A commit that adds its submission counts, and the seal waits for it. One that comes later is refused.
@@ -279,31 +128,6 @@ TEST_F(RoundSealTest, Seal_AmidSubmissions_CountsTheReceipts) {
     EXPECT_THAT(round->Close(), IsOk());
     AwaitEnd(*round);
   }
-}
-
-TEST_F(RoundSealTest, Seal_AnyAllocationFails_ChangesNothingOrAllOfIt) {
-  num_threads_ = 1;
-  int n = 0;
-  for (bool failed = true; failed; ++n) {
-    SCOPED_TRACE(n);
-    const auto round = Open(SumSpec(), std::to_string(n));
-    ASSERT_THAT(Submit(*round, "a", {7}, {1}), IsOk());
-    ASSERT_THAT(Put(*round, MakeChunk("", "late", {7}, {1})), IsOk());
-    RunPendingTasks();
-    absl::Status status;
-    {
-      const BusyThread busy(context().pool);  // so that only this thread allocates
-      FailingAllocation failing(n);
-      status = Try([&] { return round->Seal(); });
-      failed = failing.failed();
-    }
-    EXPECT_EQ(round->state(), status.ok() ? RoundState::kSealed : RoundState::kOpen);
-    EXPECT_EQ(round->Snapshot().num_uploads, status.ok() ? 0 : 1);
-    EXPECT_THAT(round->Close(), IsOk());
-    EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, 1)));
-    ASSERT_LT(n, 1000);
-  }
-  EXPECT_GE(n, 1);
 }
 
 }  // namespace

@@ -21,87 +21,6 @@ class RoundUploadsTest : public RoundFixture {
   }
 };
 
-TEST_F(RoundUploadsTest, Submit_TwoClients_SumsThem) {
-  const auto round = Open(SumSpec());
-  EXPECT_THAT(Submit(*round, "a", {1, 2}, {1, 2}), IsOk());
-  EXPECT_THAT(Submit(*round, "b", {2, 3}, {3, 4}), IsOk());
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 5), Pair(3, 4)));
-  const RoundSnapshot snapshot = round->Snapshot();
-  EXPECT_EQ(snapshot.state, RoundState::kDone);
-  EXPECT_EQ(snapshot.num_submissions, 2);
-  EXPECT_EQ(snapshot.num_tuples, 4);
-  EXPECT_EQ(snapshot.num_bytes, 32);
-  EXPECT_EQ(snapshot.num_refused, 0);
-  EXPECT_EQ(snapshot.num_uploads, 0);
-}
-
-TEST_F(RoundUploadsTest, Commit_Twice_IsADuplicateCountedOnce) {
-  const auto round = Open(SumSpec());
-  const auto first = Submit(*round, "a", {1}, {1});
-  ASSERT_THAT(first, IsOk());
-  EXPECT_FALSE(first->duplicate);
-  const auto again = CommitNamed(*round, "a", "a-1");  // its upload is gone
-  ASSERT_THAT(again, IsOk());
-  EXPECT_TRUE(again->duplicate);
-  EXPECT_EQ(again->num_tuples, 1);
-  EXPECT_EQ(round->Snapshot().num_submissions, 1);
-}
-
-TEST_F(RoundUploadsTest, Submit_SameContentOtherSubmissionId_IsADuplicate) {
-  const auto round = Open(SumSpec());
-  ASSERT_THAT(Submit(*round, "a", {1, 2}, {1, 2}), IsOk());
-  v1::UpdateChunk retry = MakeChunk("", "a", {1, 2}, {1, 2});
-  retry.set_submission_id("a-2");
-  const auto duplicate = Submit(*round, retry);
-  ASSERT_THAT(duplicate, IsOk());
-  EXPECT_TRUE(duplicate->duplicate);
-  EXPECT_EQ(duplicate->submission_id, "a-1");
-  // The answer to that may have been lost, too.
-  const auto again = CommitNamed(*round, "a", "a-2");
-  ASSERT_THAT(again, IsOk());
-  EXPECT_TRUE(again->duplicate);
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
-}
-
-TEST_F(RoundUploadsTest, Submit_OtherContent_AlreadyExistsAndTheFirstStands) {
-  const auto round = Open(SumSpec());
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  v1::UpdateChunk other = MakeChunk("", "a", {1}, {9});
-  other.set_submission_id("a-2");
-  EXPECT_THAT(Submit(*round, other), Fails(Code::kAlreadyExists, AllOf(HasSubstr("'a'"), HasSubstr("a-1"))));
-  EXPECT_THAT(Submit(*round, "a", {1}, {8}), HasCode(Code::kAlreadyExists));  // also under the same id
-  EXPECT_EQ(round->Snapshot().num_refused, 2);
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
-}
-
-TEST_F(RoundUploadsTest, Submit_RetryAfterTheRoundClosed_IsADuplicateWhileItIsKept) {
-  const auto round = Open(SumSpec());
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  EXPECT_THAT(round->Close(), IsOk());
-  AwaitEnd(*round);
-  const auto named = CommitNamed(*round, "a", "a-1");
-  ASSERT_THAT(named, IsOk());
-  EXPECT_TRUE(named->duplicate);
-  const auto whole = Submit(*round, "a", {1}, {1});
-  ASSERT_THAT(whole, IsOk());
-  EXPECT_TRUE(whole->duplicate);
-  EXPECT_THAT(Submit(*round, "a", {1}, {2}), HasCode(Code::kAlreadyExists));
-}
-
-TEST_F(RoundUploadsTest, Submit_AnotherClientAfterTheRoundClosed_IsRefusedAtItsFirstChunk) {
-  const auto round = Open(SumSpec());
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  EXPECT_THAT(round->Close(), IsOk());
-  AwaitEnd(*round);
-  EXPECT_THAT(Put(*round, MakeChunk("", "b", {1}, {1})), Fails(Code::kFailedPrecondition, HasSubstr("DONE")));
-  EXPECT_THAT(CommitNamed(*round, "b", "b-1"), HasCode(Code::kFailedPrecondition));
-  EXPECT_THAT(round->intake().OpenStreamUpload("b", "b-1", nullptr), HasCode(Code::kFailedPrecondition));
-  EXPECT_EQ(round->Snapshot().num_refused, 2);  // first chunks; a commit of nothing is none
-}
-
 TEST_F(RoundUploadsTest, PutChunk_AfterTheRoundClosed_OfAnUploadThatItCutOff_IsNoSecondRefusal) {
   const auto round = Open(SumSpec());
   ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
@@ -111,59 +30,6 @@ TEST_F(RoundUploadsTest, PutChunk_AfterTheRoundClosed_OfAnUploadThatItCutOff_IsN
     EXPECT_THAT(Put(*round, MakeChunk("", "a", {2}, {1}, sequence, false)), HasCode(Code::kFailedPrecondition));
   }
   EXPECT_EQ(round->Snapshot().num_refused, 1);
-}
-
-TEST_F(RoundUploadsTest, Submit_OneMoreThanMaxSubmissions_IsToldThatThereAreSoMany) {
-  v1::RoundSpec spec = SumSpec();
-  spec.set_max_submissions(1);
-  const auto round = Open(spec);
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  AwaitEnd(*round);
-  EXPECT_THAT(
-      Submit(*round, "b", {1}, {1}),
-      Fails(Code::kFailedPrecondition, HasSubstr("the round is DONE: there are max_submissions 1 submissions")));
-}
-
-TEST_F(RoundUploadsTest, PutChunk_RepeatGapAndResume_GivesTheChunkExpectedNext) {
-  const auto round = Open(SumSpec());
-  const v1::UpdateChunk zero = MakeChunk("", "a", {1}, {1}, 0, false);
-  const v1::UpdateChunk one = MakeChunk("", "a", {2}, {2}, 1, false);
-  const v1::UpdateChunk two = MakeChunk("", "a", {3}, {3}, 2, true);
-  ASSERT_THAT(Put(*round, zero), IsOk());
-  EXPECT_THAT(Put(*round, two), Fails(Code::kFailedPrecondition, HasSubstr("chunk 1 is expected next")));
-  auto progress = round->intake().GetProgress("a", "a-1");
-  ASSERT_THAT(progress, IsOk());
-  EXPECT_EQ(progress->next_sequence, 1);
-  EXPECT_EQ(progress->received_tuples, 1);
-  ASSERT_THAT(Put(*round, one), IsOk());
-  ASSERT_THAT(Put(*round, zero), IsOk());
-  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), Fails(Code::kFailedPrecondition, HasSubstr("chunk 2 is expected next")));
-  progress = Put(*round, two);
-  ASSERT_THAT(progress, IsOk());
-  EXPECT_TRUE(progress->complete);
-  EXPECT_FALSE(progress->committed);
-  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), IsOk());
-  progress = round->intake().GetProgress("a", "a-1");
-  ASSERT_THAT(progress, IsOk());
-  EXPECT_TRUE(progress->committed);
-  EXPECT_EQ(progress->next_sequence, 3);
-  // A chunk that was repeated by the network and comes late.
-  progress = Put(*round, one);
-  ASSERT_THAT(progress, IsOk());
-  EXPECT_TRUE(progress->committed);
-  EXPECT_EQ(round->Snapshot().num_refused, 0);
-}
-
-TEST_F(RoundUploadsTest, PutChunk_RepeatWithOtherContent_IsRefusedAndTheUploadGoesOn) {
-  const auto round = Open(SumSpec());
-  ASSERT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 0, false)), IsOk());
-  EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {100}, 0, false)),
-              Fails(Code::kAlreadyExists, HasSubstr("chunk 0 has other content")));
-  EXPECT_EQ(round->Snapshot().num_refused, 0);
-  ASSERT_THAT(Put(*round, MakeChunk("", "a", {2}, {2}, 1)), IsOk());
-  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), IsOk());
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
 }
 
 TEST_F(RoundUploadsTest, Committed_LateChunksWithOtherContent_AreNotTakenForRepeats) {
@@ -179,13 +45,6 @@ TEST_F(RoundUploadsTest, Committed_LateChunksWithOtherContent_AreNotTakenForRepe
   EXPECT_TRUE(Put(*round, Tagged("x", {2}, {2}, 1))->committed);
   EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
-}
-
-TEST_F(RoundUploadsTest, PutChunk_FirstIsNotZero_IsAGap) {
-  const auto round = Open(SumSpec());
-  EXPECT_THAT(Put(*round, MakeChunk("", "a", {1}, {1}, 3)),
-              Fails(Code::kFailedPrecondition, HasSubstr("chunk 0 is expected next")));
-  EXPECT_EQ(round->Snapshot().num_uploads, 0);
 }
 
 TEST_F(RoundUploadsTest, PutChunk_ZeroWithAnotherTag_BeginsAnewAndGivesBackWhatTheOtherHeld) {
@@ -215,26 +74,6 @@ TEST_F(RoundUploadsTest, PutChunk_ZeroWithAnotherTag_BeginsAnewAndGivesBackWhatT
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 2)));
 }
 
-TEST_F(RoundUploadsTest, PutChunk_ZeroOfAnUploadThatWasReplaced_ReplacesInItsTurn) {
-  const auto round = Open(SumSpec());
-  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
-  ASSERT_THAT(Put(*round, Tagged("", {1}, {2}, 0, false)), IsOk());  // no tag is a tag, too
-  EXPECT_THAT(Put(*round, Tagged("x", {2}, {1}, 1)), HasCode(Code::kFailedPrecondition));
-  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
-  EXPECT_THAT(Put(*round, Tagged("", {2}, {2}, 1)), HasCode(Code::kFailedPrecondition));
-  ASSERT_THAT(Put(*round, Tagged("x", {2}, {1}, 1)), IsOk());
-  ASSERT_THAT(CommitNamed(*round, "a", "a-1", "x"), IsOk());
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1), Pair(2, 1)));
-}
-
-TEST_F(RoundUploadsTest, Commit_WithAnotherTagWhatIsComplete_IsRefusedAndLeavesIt) {
-  const auto round = Open(SumSpec());
-  ASSERT_THAT(Put(*round, Tagged("x", {1}, {1})), IsOk());
-  EXPECT_THAT(CommitNamed(*round, "a", "a-1", "y"), Fails(Code::kFailedPrecondition, HasSubstr("another upload")));
-  EXPECT_THAT(CommitNamed(*round, "a", "a-1", "x"), IsOk());
-}
-
 TEST_F(RoundUploadsTest, Committed_RepeatsOfItsOwnTag_AreAnsweredWhateverElseIsUnderWay) {
   const auto round = Open(SumSpec());
   ASSERT_THAT(Put(*round, Tagged("x", {1}, {1}, 0, false)), IsOk());
@@ -260,16 +99,6 @@ TEST_F(RoundUploadsTest, Committed_RepeatsOfItsOwnTag_AreAnsweredWhateverElseIsU
   EXPECT_THAT(Submit(*round, Tagged("z", {1}, {1})), HasCode(Code::kAlreadyExists));
 }
 
-TEST_F(RoundUploadsTest, Committed_ALateChunkZeroOfItsTag_OpensNothing) {
-  const auto round = Open(SumSpec());
-  ASSERT_THAT(Submit(*round, Tagged("x", {1}, {1})), IsOk());
-  const auto progress = Put(*round, Tagged("x", {1}, {1}));
-  ASSERT_THAT(progress, IsOk());
-  EXPECT_TRUE(progress->committed);
-  EXPECT_EQ(progress->next_sequence, 1);
-  EXPECT_EQ(round->Snapshot().num_uploads, 0);
-}
-
 TEST_F(RoundUploadsTest, Committed_AnotherChunkZero_IsNoRefusalWhenItTimesOut) {
   limits_.upload_timeout = absl::Seconds(30);
   const auto round = Open(SumSpec());
@@ -280,29 +109,6 @@ TEST_F(RoundUploadsTest, Committed_AnotherChunkZero_IsNoRefusalWhenItTimesOut) {
   RunPendingTasks();
   EXPECT_EQ(round->Snapshot().num_uploads, 0);
   EXPECT_EQ(round->Snapshot().num_refused, 0);
-}
-
-TEST_F(RoundUploadsTest, CommitAndStatus_UnknownUpload_NotFound) {
-  const auto round = Open(SumSpec());
-  EXPECT_THAT(CommitNamed(*round, "a", "a-1"), Fails(Code::kNotFound, HasSubstr("'a'")));
-  EXPECT_THAT(round->intake().GetProgress("a", "a-1"), HasCode(Code::kNotFound));
-}
-
-TEST_F(RoundUploadsTest, PutChunk_BadChunkInTheMiddle_DiscardsTheUploadAndTheRoundGoesOn) {
-  const auto round = Open(SumSpec());
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  ASSERT_THAT(Put(*round, MakeChunk("", "b", {1}, {1}, 0, false)), IsOk());
-  EXPECT_THAT(Put(*round, MakeChunk("", "b", {100}, {1}, 1, true)),
-              Fails(Code::kInvalidArgument, AllOf(HasSubstr("'v'"), HasSubstr("chunk 1"), HasSubstr("100"))));
-  EXPECT_THAT(CommitNamed(*round, "b", "b-1"), HasCode(Code::kNotFound));
-  RoundSnapshot snapshot = round->Snapshot();
-  EXPECT_EQ(snapshot.num_refused, 1);
-  EXPECT_EQ(snapshot.num_uploads, 0);
-  EXPECT_EQ(snapshot.state, RoundState::kOpen);
-  // The client may try again, from its first chunk on.
-  EXPECT_THAT(Submit(*round, "b", {1}, {5}), IsOk());
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 6)));
 }
 
 TEST_F(RoundUploadsTest, Submit_RefusedOnlyWhenPrepared_LeavesNothingInAnyTensor) {
@@ -322,16 +128,6 @@ TEST_F(RoundUploadsTest, Submit_RefusedOnlyWhenPrepared_LeavesNothingInAnyTensor
   EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(2, 1)));
   EXPECT_EQ(round->Snapshot().num_refused, 1);
-}
-
-TEST_F(RoundUploadsTest, Submit_NoTuples_CountsAndTouchesNothing) {
-  v1::RoundSpec spec = SumSpec();
-  spec.mutable_aggregation()->set_op(v1::OP_MEAN);
-  const auto round = Open(spec);
-  ASSERT_THAT(Submit(*round, "a", {}, {}), IsOk());
-  ASSERT_THAT(Submit(*round, "b", {1}, {4}), IsOk());
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 2)));
 }
 
 TEST_F(RoundUploadsTest, OpenStreamUpload_UploadLimit_IsRefusedUntilOneIsOver) {

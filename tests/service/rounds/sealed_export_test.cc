@@ -24,7 +24,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Pair;
 using Code = absl::StatusCode;
 
 constexpr uint64_t kWholePage = uint64_t{1} << 20;
@@ -98,45 +97,6 @@ class SealedExportTest : public SubmissionsFixture {
     if (num_pages != nullptr) *num_pages = pages;
     return all;
   }
-
-  // The same from pages by place. `all`: the clients, and their weights.
-  static std::vector<Exported> AllByPlace(Round& round, ExportQuery query, std::vector<Exported> all) {
-    for (Exported& each : all) each.keys = {}, each.values = {};
-    query.by_place = true;
-    std::string token;
-    uint64_t next = 0;
-    do {
-      const auto page = SealedReader(round).Export(query, token);
-      EXPECT_THAT(page, IsOk());
-      if (!page.ok()) break;
-      EXPECT_EQ(page->client_ids + page->weights, "");
-      EXPECT_EQ(page->num_submissions, all.size());
-      EXPECT_EQ(page->first_place, next);
-      EXPECT_EQ(page->has_rows.size(), (page->end_place - page->first_place + 7) / 8);
-      EXPECT_LE(page->has_rows.size() + page->num_keys.size() + page->keys.size() + page->values.size(),
-                SealedReader::ExportPageBytes(round.config(), query));
-      const std::vector<uint32_t> num_keys = Unpacked<uint32_t>(page->num_keys);
-      const std::vector<uint32_t> keys = Unpacked<uint32_t>(page->keys);
-      const std::vector<float> values = Unpacked<float>(page->values);
-      size_t with_rows = 0;
-      size_t at = 0;
-      for (uint64_t i = 0; i < page->end_place - page->first_place; ++i) {
-        if ((page->has_rows[i / 8] >> i % 8 & 1) == 0) continue;
-        Exported& one = all[page->first_place + i];
-        for (uint32_t k = 0; k < num_keys.at(with_rows); ++k, ++at) {
-          one.keys.push_back(keys[at]);
-          one.values.push_back(values[at]);
-        }
-        ++with_rows;
-      }
-      EXPECT_EQ(with_rows, num_keys.size());
-      EXPECT_EQ(at, keys.size());
-      next = page->end_place - (page->is_continued ? 1 : 0);
-      token = page->next_page_token;
-    } while (!token.empty());
-    EXPECT_EQ(next, all.size());
-    return all;
-  }
 };
 
 TEST_F(SealedExportTest, Export_RoundIsCancelledMeanwhile_SaysSo) {
@@ -145,18 +105,6 @@ TEST_F(SealedExportTest, Export_RoundIsCancelledMeanwhile_SaysSo) {
   round = Sealed();
   EXPECT_THAT(SealedReader(*round).Export(Query(), ""),
               Fails(Code::kFailedPrecondition, HasSubstr("the round is CANCELLED")));
-}
-
-TEST_F(SealedExportTest, Export_ListsAllClientsInOrder) {
-  const auto round = Sealed();
-  EXPECT_THAT(AllPages(*round, Query()), ElementsAre(Exported{"a", 1, {7, 8, 9}, {10, 3, 1}},
-                                                     Exported{"b", 1, {7, 9}, {1, 2}}, Exported{"c", 1, {3}, {5}}));
-  EXPECT_THAT(AllPages(*round, Query({8, 9})),
-              ElementsAre(Exported{"a", 1, {8}, {3}}, Exported{"b", 1, {}, {}}, Exported{"c", 1, {}, {}}));
-  EXPECT_THAT(AllPages(*round, Query({9, 0})).front(), (Exported{"a", 1, {9}, {1}}));
-  EXPECT_EQ(round->state(), RoundState::kSealed);
-  ASSERT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(3, 5), Pair(7, 11), Pair(8, 3), Pair(9, 3)));
 }
 
 TEST_F(SealedExportTest, Export_AnyPageSize_GivesTheSame) {
@@ -170,29 +118,6 @@ TEST_F(SealedExportTest, Export_AnyPageSize_GivesTheSame) {
     }
     EXPECT_EQ(AllPages(*round, Query({8, 10}, max_bytes)), AllPages(*round, Query({8, 10}))) << max_bytes;
   }
-}
-
-TEST_F(SealedExportTest, ExportByPlace_AnyPageSize_HasTheSameSubmissions) {
-  const auto round = Open(SumSpec());
-  for (uint32_t i = 0; i < 30; ++i) {
-    const uint32_t key = i % 7;
-    ASSERT_THAT(Submit(*round, absl::StrCat("c", i), {key, key + 20, key + 1}, {1, 2, static_cast<float>(i)}), IsOk());
-  }
-  ASSERT_THAT(round->Seal(), IsOk());
-  for (const KeyInterval keys : {KeyInterval{0, 0}, KeyInterval{3, 6}, KeyInterval{0, 1}, KeyInterval{15, 20}}) {
-    const std::vector<Exported> all = AllPages(*round, Query(keys));
-    for (const uint64_t max_bytes : {1, 7, 12, 13, 24, 25, 60, 100, 500, 100'000}) {
-      EXPECT_EQ(AllByPlace(*round, Query(keys, max_bytes), all), all) << keys.begin << " " << max_bytes;
-    }
-  }
-}
-
-TEST_F(SealedExportTest, Export_Weights_AreThoseSent) {
-  const auto round = Open(MeanSpec());
-  ASSERT_THAT(SubmitWeighted(*round, "a", 10, 3), IsOk());
-  ASSERT_THAT(SubmitWeighted(*round, "b", -2, 0), IsOk());
-  ASSERT_THAT(round->Seal(), IsOk());
-  EXPECT_THAT(AllPages(*round, Query()), ElementsAre(Exported{"a", 3, {7}, {10}}, Exported{"b", 0, {7}, {-2}}));
 }
 
 TEST_F(SealedExportTest, Export_RepeatedKeys_AddUpToTheirSum) {
@@ -382,34 +307,6 @@ TEST_F(SealedExportTest, Export_NoSubmissions_IsOneEmptyPage) {
   int pages = 0;
   EXPECT_THAT(AllPages(*round, Query(), &pages), IsEmpty());
   EXPECT_EQ(pages, 1);
-  EXPECT_THAT(AllByPlace(*round, Query(), {}), IsEmpty());
-}
-
-TEST_F(SealedExportTest, Export_MergedOnArrival_IsRefusedUnlessKept) {
-  const auto merged = OpenMerged();
-  ASSERT_THAT(merged->Seal(), IsOk());
-  EXPECT_THAT(SealedReader(*merged).Export(Query(), ""), Fails(Code::kFailedPrecondition, HasSubstr("merged")));
-}
-
-TEST_F(SealedExportTest, KeepSubmissions_NothingIsMergedBeforeTheClose) {
-  v1::RoundSpec spec = SumSpec(1'000'000);
-  spec.mutable_aggregation()->set_op(v1::OP_MAX);
-  spec.set_keep_submissions(true);
-  const auto round = Open(spec);
-  EXPECT_FALSE(round->intake().MergesOnArrival());
-  std::vector<uint32_t> keys(1'000'000);
-  for (uint32_t i = 0; i < keys.size(); ++i) keys[i] = i;
-  const std::vector<float> values(keys.size(), 1);
-  for (int client = 0; client < 10; ++client) {  // 80 MB: engines merge at 64 MiB
-    ASSERT_THAT(Submit(*round, absl::StrCat(client), keys, values), IsOk());
-  }
-  EXPECT_THAT(round->Withdraw("3", ""), IsOkAndHolds(true));
-  ASSERT_THAT(round->Seal(), IsOk());
-  const auto page = SealedReader(*round).Export(Query({10, 12}), "");
-  ASSERT_THAT(page, IsOk());
-  EXPECT_EQ(page->num_rows, 18);
-  ASSERT_THAT(round->Close(), IsOk());
-  EXPECT_EQ(ResultOf(*round).size(), 1'000'000);
 }
 
 // ---- rows of a wider type

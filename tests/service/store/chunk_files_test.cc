@@ -20,7 +20,6 @@
 namespace sparseagg::service {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Optional;
 
@@ -73,19 +72,6 @@ class ChunkFilesTest : public ::testing::Test {
   const TemporaryDirectory folder_;
   std::unique_ptr<ChunkFiles> files_;
 };
-
-TEST_F(ChunkFilesTest, Append_SeveralRounds_ReadsBackAfterReopening) {
-  const ChunkReference first = Append(1, "first");
-  const ChunkReference other = Append(2, "other");
-  const ChunkReference second = Append(1, "second");
-  Reopen();
-  EXPECT_THAT(Read(1, first), Optional(std::string("first")));
-  EXPECT_THAT(Read(2, other), Optional(std::string("other")));
-  EXPECT_THAT(Read(1, second), Optional(std::string("second")));
-  const ChunkReference third = Append(1, "third");
-  EXPECT_EQ(third.offset, second.offset + second.size);
-  EXPECT_THAT(Read(1, third), Optional(std::string("third")));
-}
 
 TEST_F(ChunkFilesTest, Append_MoreSpansThanOneCallTakes_WritesAll) {
   const std::string bytes(5000, 'x');
@@ -201,17 +187,6 @@ TEST_F(ChunkFilesTest, Delete_DuringASync_LeavesNoFile) {
   syncs.join();
   EXPECT_TRUE(std::filesystem::is_empty(folder_ / "chunks"));
   EXPECT_THAT(Synced(), IsEmpty());
-}
-
-TEST_F(ChunkFilesTest, Delete_RemovesTheFile) {
-  Append(1, "one");
-  Append(2, "two");
-  files_->Delete(1);
-  files_->Delete(3);
-  EXPECT_FALSE(files_->Has(1));
-  EXPECT_THAT(files_->Rounds(), ElementsAre(2));
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "chunks/1"));
-  EXPECT_EQ(Synced(), (std::map<uint64_t, uint64_t>{{2, 3}}));
 }
 
 }  // namespace

@@ -217,15 +217,6 @@ TEST_F(DamageTest, AnyFileAfterAKill_IsRefusedOrDoesNoHarm) {
   EXPECT_GT(num_refused, kCopies / 4);
 }
 
-TEST_F(DamageTest, AnyFileAfterAStop_IsRefusedOrDoesNoHarm) {
-  const uint64_t seed = testing::TestSeed(20261127);
-  MakeContent();
-  Stop();
-  const int num_refused = DamageCopies(seed, kCopies);
-  std::cout << "seed " << seed << ": " << num_refused << " of " << kCopies << " starts refused\n";
-  EXPECT_GT(num_refused, kCopies / 4);
-}
-
 TEST_F(AsyncDamageTest, AnyFileAfterAStop_IsRefusedOrDoesNoHarm) {
   const uint64_t seed = testing::TestSeed(20261128);
   MakeContent();

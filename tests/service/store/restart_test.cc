@@ -82,44 +82,6 @@ TEST_F(RestartTest, TimeOfDay_AheadAtOneStart_DeletesNoResult) {
   while (client().Get(ended).ok()) std::this_thread::yield();
 }
 
-TEST_F(RestartTest, OpenRound_KeepsTheSubmissionsOfABatch) {
-  const std::string name = Create();
-  v1::SubmitBatchRequest batch;
-  batch.set_round(name);
-  batch.set_submission_id("s");
-  batch.set_client_ids("a\nb\nempty");
-  *batch.add_slices() = Slice({1, 7, 1}, {1, 4, 2});
-  batch.mutable_slices(0)->set_num_keys(0);
-  batch.set_num_keys(Packed<uint32_t>({2, 1, 0}));
-  v1::SubmitBatchResponse answer;
-  grpc::ClientContext first;
-  ASSERT_TRUE(client().stub().SubmitBatch(&first, batch, &answer).ok());
-  EXPECT_EQ(answer.codes(), std::string(3, '\0'));
-  Restart();
-  grpc::ClientContext second;
-  ASSERT_TRUE(client().stub().SubmitBatch(&second, batch, &answer).ok());
-  EXPECT_EQ(answer.num_duplicates(), 3);
-  EXPECT_EQ(client().Get(name)->num_submissions(), 3);
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 3), Pair(7, 4)));
-}
-
-TEST_F(RestartTest, OpenRound_KeepsItsSubmissions) {
-  const std::string name = Create();
-  Submit(name, "a", 1);
-  ASSERT_THAT(client().SubmitUnary({MakeChunk(name, "b", {1}, {2}, 0, false), MakeChunk(name, "b", {7}, {4}, 1)}),
-              IsOk());
-  const auto before = client().Get(name);
-  Restart();
-  const auto after = client().Get(name);
-  ASSERT_THAT(after, IsOk());
-  EXPECT_EQ(after->state(), v1::ROUND_STATE_OPEN);
-  EXPECT_EQ(after->num_submissions(), 2);
-  EXPECT_EQ(after->num_bytes(), before->num_bytes());
-  EXPECT_EQ(after->create_time().seconds(), before->create_time().seconds());
-  Submit(name, "c", 8);
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 11), Pair(7, 4)));
-}
-
 TEST_F(RestartTest, RateOfSubmissions_IsThatOfClients_NotOfARestart) {
   const std::string name = Create();
   for (const char* who : {"a", "b", "c"}) Submit(name, who, 1);
@@ -129,18 +91,6 @@ TEST_F(RestartTest, RateOfSubmissions_IsThatOfClients_NotOfARestart) {
   ASSERT_THAT(client().Get(name), IsOk());
   EXPECT_EQ(client().Get(name)->num_submissions(), 3);
   EXPECT_EQ(client().Get(name)->num_uploads(), 1);
-}
-
-TEST_F(RestartTest, CommittedSubmission_Repeated_IsADuplicateAndOtherContentIsRefused) {
-  const std::string name = Create();
-  Submit(name, "a", 1);
-  Restart();
-  const auto again = client().SubmitStream({MakeChunk(name, "a", {1}, {1})});
-  ASSERT_THAT(again, IsOk());
-  EXPECT_TRUE(again->duplicate());
-  EXPECT_THAT(client().SubmitStream({MakeChunk(name, "a", {1}, {2})}), HasCode(Code::kAlreadyExists));
-  Restart();  // neither has left anything
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 1)));
 }
 
 TEST_F(RestartTest, CommittedNamedUpload_LateCalls_AreAnswered) {
@@ -205,34 +155,6 @@ TEST_F(RestartTest, DiscardedUpload_DoesNotComeBack) {
   EXPECT_THAT(client().Progress(zero), HasCode(Code::kNotFound));
 }
 
-TEST_F(RestartTest, DoneRound_GivesTheSameBytesAgain) {
-  v1::RoundSpec spec = SumSpec();
-  const std::string name = Create(spec);
-  for (int i = 0; i < 9; ++i) Submit(name, "c" + std::to_string(8 - i), 0.1f * static_cast<float>(i));
-  ASSERT_THAT(client().Finish(name), IsOk());
-  const std::string before = client().ResultBytes(name);
-  const auto ended = client().Get(name)->end_time();
-  for (int run = 0; run < 2; ++run) {
-    Restart();
-    EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_DONE);
-    EXPECT_EQ(client().ResultBytes(name), before);
-    EXPECT_EQ(client().Get(name)->end_time().seconds(), ended.seconds());
-  }
-  EXPECT_TRUE(client().SubmitStream({MakeChunk(name, "c0", {1}, {0.1f * 8.0f})})->duplicate());
-}
-
-TEST_F(RestartTest, FullRound_IsClosedAgain) {
-  v1::RoundSpec spec = SumSpec();
-  spec.set_max_submissions(2);
-  const std::string name = Create(spec);
-  Submit(name, "a", 1);
-  Submit(name, "b", 2);
-  ASSERT_THAT(client().Wait(name, absl::Seconds(10)), IsOk());
-  Restart();
-  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_DONE);
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 3)));
-}
-
 TEST_F(RestartTest, FailedRound_KeepsReasonAndReceipts) {
   v1::RoundSpec spec = SumSpec();
   spec.set_min_submissions(2);
@@ -254,32 +176,6 @@ TEST_F(RestartTest, CancelledRound_KeepsItsReason) {
   Restart();
   EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_CANCELLED);
   EXPECT_THAT(client().Get(name)->state_reason(), HasSubstr("enough"));
-}
-
-TEST_F(RestartTest, DeletedRound_DoesNotComeBackAndItsNameIsFree) {
-  const std::string name = Create();
-  Submit(name, "a", 1);
-  ASSERT_THAT(client().Delete(name), IsOk());
-  Restart();
-  EXPECT_THAT(client().Get(name), HasCode(Code::kNotFound));
-  Create();
-  Restart();
-  EXPECT_EQ(client().Get(name)->num_submissions(), 0);
-}
-
-TEST_F(RestartTest, WithdrawnSubmissions_StayOut) {
-  const std::string name = Create();
-  Submit(name, "a", 1);
-  Submit(name, "b", 2);
-  Submit(name, "c", 4);
-  ASSERT_TRUE(*client().Withdraw(name, "a"));
-  Restart();
-  EXPECT_EQ(client().Get(name)->num_submissions(), 2);
-  Submit(name, "a", 8);  // may come again, with other content
-  ASSERT_THAT(client().Close(name, {"a", "c"}), IsOk());
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 12)));
-  Restart();
-  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(1, 12)));
 }
 
 TEST_F(RestartTest, RangesOfAResult_StayAndGoWithTheirRound) {

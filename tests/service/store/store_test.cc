@@ -21,8 +21,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr char kTag[] = "\xFF a tag, which is no text";
-
 class StoreTest : public ::testing::Test {
  protected:
   Store& store() {
@@ -80,68 +78,6 @@ class StoreTest : public ::testing::Test {
   std::unique_ptr<Store> store_;
 };
 
-TEST_F(StoreTest, ReadRounds_AfterReopening_HasAllFields) {
-  PutRound(1, "first");
-  PutRound(300, "second");
-  StateRecord state{StateRecord::Name::kFailed, "too few", absl::FromUnixSeconds(8), absl::FromUnixSeconds(9)};
-  ASSERT_THAT(store().PutState(300, state), IsOk());
-  Reopen();
-  const auto rounds = store().ReadRounds();
-  ASSERT_THAT(rounds, IsOk());
-  ASSERT_EQ(rounds->size(), 2);
-  EXPECT_EQ((*rounds)[0].number, 1);
-  EXPECT_EQ((*rounds)[0].record.id, "first");
-  EXPECT_EQ((*rounds)[0].record.spec, "spec");
-  EXPECT_EQ((*rounds)[0].record.create_time, absl::FromUnixSeconds(7));
-  EXPECT_EQ((*rounds)[0].state.name, StateRecord::Name::kOpen);
-  EXPECT_EQ((*rounds)[1].number, 300);
-  EXPECT_EQ((*rounds)[1].state.name, StateRecord::Name::kFailed);
-  EXPECT_EQ((*rounds)[1].state.reason, "too few");
-  EXPECT_EQ((*rounds)[1].state.end_time, absl::FromUnixSeconds(9));
-}
-
-TEST_F(StoreTest, PutChunk_LargeAndSmall_ComeBackInOrder) {
-  const std::string large(3 << 20, 'x');
-  PutChunk(1, 2, 0, "zero");
-  PutChunk(1, 2, 1, large);
-  PutChunk(1, 3, 0, "other");
-  Reopen();
-  EXPECT_THAT(Chunks(1, 2), ElementsAre("zero", large));
-}
-
-TEST_F(StoreTest, ForEachChunk_AfterAMissingChunk_Ends) {
-  PutChunk(1, 2, 0, "zero");
-  PutChunk(1, 2, 2, "two");
-  EXPECT_THAT(Chunks(1, 2), ElementsAre("zero"));
-}
-
-TEST_F(StoreTest, PutSubmission_OfANamedUpload_IsNoUploadAnyMore) {
-  const UploadRecord opened{"client", "submission", kTag};
-  PutChunk(1, 2, 0, "zero", &opened);
-  auto uploads = store().ReadUploads(1);
-  ASSERT_THAT(uploads, IsOk());
-  ASSERT_EQ(uploads->size(), 1);
-  EXPECT_EQ((*uploads)[0].first, 2);
-  EXPECT_EQ((*uploads)[0].second.tag, kTag);
-  SubmissionRecord record{"submission", kTag, 2, 1, 10, 80, {5, 6}};
-  ASSERT_THAT(store().PutSubmission(1, "client", record), IsOk());
-  Reopen();
-  EXPECT_THAT(*store().ReadUploads(1), IsEmpty());
-  EXPECT_THAT(store().ForEachSubmission(1,
-                                        [&](const std::string& client, const SubmissionRecord& read) {
-                                          EXPECT_EQ(client, "client");
-                                          EXPECT_EQ(read.submission_id, "submission");
-                                          EXPECT_EQ(read.tag, kTag);
-                                          EXPECT_EQ(read.upload, 2);
-                                          EXPECT_EQ(read.num_chunks, 1);
-                                          EXPECT_EQ(read.num_tuples, 10);
-                                          EXPECT_EQ(read.num_bytes, 80);
-                                          EXPECT_EQ(read.hash, ContentHash(5, 6));
-                                          return absl::OkStatus();
-                                        }),
-              IsOk());
-}
-
 TEST_F(StoreTest, PutState_WithWithdrawnClients_RemovesThemInOneStep) {
   for (uint64_t upload = 1; upload <= 3; ++upload) {
     PutChunk(1, upload, 0, "chunk");
@@ -191,26 +127,6 @@ TEST_F(StoreTest, PutState_Cancelled_RemovesTheContent) {
   EXPECT_EQ(store().ReadRounds()->at(0).state.reason, "why");
 }
 
-TEST_F(StoreTest, DeleteRound_LeavesItsNeighbours) {
-  for (uint64_t round = 1; round <= 3; ++round) {
-    PutRound(round, std::to_string(round));
-    PutChunk(round, 1, 0, "chunk");
-  }
-  ASSERT_THAT(store().DeleteRound(2), IsOk());
-  Reopen();
-  EXPECT_THAT(Rounds(), ElementsAre(1, 3));
-  EXPECT_THAT(Chunks(1, 1), ElementsAre("chunk"));
-  EXPECT_THAT(Chunks(2, 1), IsEmpty());
-  EXPECT_THAT(Chunks(3, 1), ElementsAre("chunk"));
-}
-
-TEST_F(StoreTest, ReadRounds_ContentWithoutARound_IsRemoved) {
-  PutRound(1);
-  PutChunk(2, 1, 0, "stray");
-  EXPECT_THAT(Rounds(), ElementsAre(1));
-  EXPECT_THAT(Chunks(2, 1), IsEmpty());
-}
-
 TEST_F(StoreTest, ReadRounds_NumberOfARoundThatIsGone_MayBeUsedAgain) {
   const std::string large(100'000, 'x');
   std::vector<std::function<void()>> jobs;
@@ -240,17 +156,6 @@ TEST_F(StoreTest, ReadRounds_TwoOfOneName_KeepsTheLatest) {
     EXPECT_THAT(Chunks(3, 1), ElementsAre(large));
     EXPECT_FALSE(std::filesystem::exists(folder_ / "chunks/2"));
   }
-}
-
-TEST_F(StoreTest, DeleteOtherUploads_KeepsThoseThatAreNamed) {
-  for (const uint64_t upload : {3, 5, 9}) PutChunk(1, upload, 0, "chunk");
-  const std::vector<uint64_t> kept = {5};
-  const auto largest = store().DeleteOtherUploads(1, kept);
-  ASSERT_THAT(largest, IsOk());
-  EXPECT_EQ(*largest, 9);
-  EXPECT_THAT(Chunks(1, 3), IsEmpty());
-  EXPECT_THAT(Chunks(1, 5), ElementsAre("chunk"));
-  EXPECT_THAT(Chunks(1, 9), IsEmpty());
 }
 
 TEST_F(StoreTest, Backup_OfWhatIsRemovedMeanwhile_IsWhole) {

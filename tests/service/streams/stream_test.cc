@@ -1,8 +1,4 @@
 // Streams: uploads that cross a cut, cuts that fail, versions that fail, and the end of a stream.
-#include <memory>
-#include <string>
-
-#include "absl/strings/str_cat.h"
 #include "tests/service/support/stream_fixture.h"
 
 namespace sparseagg::service {
@@ -113,18 +109,6 @@ TEST_F(StreamTest, Cut_ThatCannotOpenTheNextVersion_KeepsTheVersion) {
   EXPECT_EQ(VersionOf(*stream, 1)->Snapshot().num_submissions, 1U);
 }
 
-TEST_F(StreamTest, NamesOfVersions_AreNotForRounds) {
-  const auto stream = OpenStream(Spec(1));
-  for (const char* name : {"s.v2", "s.v17"}) {
-    EXPECT_THAT(TryOpen(SumSpec(), name), Fails(Code::kAlreadyExists, HasSubstr("a version of the stream 's'")))
-        << name;
-  }
-  for (const char* name : {"s.v", "s.v2a", "s.eval", "t.v2"}) EXPECT_THAT(TryOpen(SumSpec(), name), IsOk()) << name;
-  EXPECT_THAT(Submit(*stream, "a", "1", 0, 1), IsOk());
-  EXPECT_EQ(stream->Snapshot().version, 2U) << "the cut";
-  EXPECT_THAT(TryOpenStream(Spec(1), "t"), Fails(Code::kAlreadyExists, HasSubstr("round 't.v2' has a name")));
-}
-
 TEST_F(StreamTest, AFailedVersion_LetsTheStreamGoOn) {
   v1::StreamSpec spec = Spec(3);
   spec.mutable_round()->set_min_submissions(2);
@@ -135,24 +119,6 @@ TEST_F(StreamTest, AFailedVersion_LetsTheStreamGoOn) {
   const auto next = Submit(*stream, "a", "2", 1, 1);
   ASSERT_THAT(next, IsOk());
   EXPECT_EQ(next->stream->version, 2U);
-}
-
-TEST_F(StreamTest, MaxInterval_CountsFromTheFirstCommit) {
-  v1::StreamSpec spec = Spec(10);
-  spec.mutable_max_interval()->set_seconds(10);
-  const auto stream = OpenStream(spec);
-  Advance(absl::Seconds(60));
-  RunPendingTasks();
-  EXPECT_EQ(stream->Snapshot().version, 1U);
-  ASSERT_THAT(Submit(*stream, "a", "1", 0, 1), IsOk());
-  Advance(absl::Seconds(9));
-  RunPendingTasks();
-  EXPECT_EQ(stream->Snapshot().version, 1U);
-  Advance(absl::Seconds(1));
-  RunPendingTasks();
-  EXPECT_EQ(stream->Snapshot().version, 2U);
-  EXPECT_EQ(AwaitEnd(*VersionOf(*stream, 1)).state, RoundState::kDone);
-  EXPECT_EQ(stream->EndedAfter(0, 10).front().cause, CutCause::kTimer);
 }
 
 TEST_F(StreamTest, Delete_EndsAllVersions) {

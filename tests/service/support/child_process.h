@@ -33,8 +33,6 @@ class ChildProcess {
   // Waits for the exit. Returns: the exit code, or 1000 + the signal that killed the child.
   int Wait();
   bool HasExited() const;
-  // For /proc. Requires: the child has not been waited for.
-  pid_t pid() const { return pid_; }
 
  private:
   pid_t pid_ = -1;

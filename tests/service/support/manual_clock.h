@@ -18,18 +18,12 @@ class ManualClock final : public Clock {
   }
   absl::Time WallTime() const override {
     MutexLock lock(&mu_);
-    wall_offset_ += wall_step_;
     return absl::FromUnixSeconds(1'700'000'000) + now_ + wall_offset_;
   }
   // Sets the time of day back or ahead.
   void SetWall(absl::Duration by) {
     MutexLock lock(&mu_);
     wall_offset_ += by;
-  }
-  // Moves the time of day by `step` at each reading.
-  void StepWall(absl::Duration step) {
-    MutexLock lock(&mu_);
-    wall_step_ = step;
   }
 
   // Moves the clock. Tasks of `timer` that are due now run soon, on the thread of the timer.
@@ -51,8 +45,7 @@ class ManualClock final : public Clock {
  private:
   mutable Mutex mu_;
   absl::Duration now_ ABSL_GUARDED_BY(mu_) = absl::Hours(1);
-  mutable absl::Duration wall_offset_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
-  absl::Duration wall_step_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
+  absl::Duration wall_offset_ ABSL_GUARDED_BY(mu_) = absl::ZeroDuration();
 };
 
 }  // namespace sparseagg::service

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "service/net/address.h"
 
@@ -61,15 +60,6 @@ bool ServerProcess::AwaitLog(const std::string& text) const {
     if (left) return false;
     std::this_thread::yield();
   }
-}
-
-uint64_t ServerProcess::PeakBytes() const {
-  std::ifstream status(absl::StrCat("/proc/", process_->pid(), "/status"));
-  for (std::string word; status >> word;) {
-    uint64_t kib = 0;
-    if (word == "VmHWM:" && status >> kib) return kib * 1024;
-  }
-  return 0;
 }
 
 }  // namespace sparseagg::service

@@ -2,7 +2,6 @@
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_SERVER_PROCESS_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_SERVER_PROCESS_H_
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,8 +31,6 @@ class ServerProcess {
   std::string Log() const;
   // Waits until the log contains `text`. Returns: false if the process exits first.
   bool AwaitLog(const std::string& text) const;
-  // Returns: the peak resident memory so far.
-  uint64_t PeakBytes() const;
 
  private:
   std::string LogPath() const { return folder_ / "log"; }

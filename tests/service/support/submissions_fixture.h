@@ -36,19 +36,6 @@ class SubmissionsFixture : public RoundFixture {
     return clients;
   }
 
-  // A weighted mean, whose result depends on every submission that counts.
-  static v1::RoundSpec MeanSpec() {
-    v1::RoundSpec spec = SumSpec();
-    spec.mutable_aggregation()->set_op(v1::OP_MEAN);
-    spec.mutable_aggregation()->set_weighting(v1::WEIGHTING_BY_WEIGHT);
-    return spec;
-  }
-  static absl::StatusOr<Receipt> SubmitWeighted(Round& round, const std::string& client, float value, double weight) {
-    v1::UpdateChunk chunk = MakeChunk("", client, {7}, {value});
-    chunk.set_weight(weight);
-    return Submit(round, chunk);
-  }
-
   // A round that merges on arrival, with submissions of "a" and "b" which are merged. `num_servers`: of its cluster; it
   // then takes 4 submissions.
   std::shared_ptr<Round> OpenMerged(int num_servers = 0, const std::string& id = "r") {
