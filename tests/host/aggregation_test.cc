@@ -54,61 +54,6 @@ class AggregationTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_ = AvailableEngines().front().create();
 };
 
-TEST_F(AggregationTest, Create_BadSpecs_AreRefused) {
-  EXPECT_EQ(Aggregation::Create(*engine_, {}).status().code(), absl::StatusCode::kInvalidArgument);
-  const auto twice = Aggregation::Create(*engine_, {Named("a"), Named("b"), Named("a")});
-  EXPECT_EQ(twice.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(twice.status().message()), HasSubstr("'a'"));
-  TensorSpec bad = Named("bad");
-  bad.row_width = 0;
-  const auto invalid = Aggregation::Create(*engine_, {Named("good"), bad});
-  EXPECT_EQ(invalid.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(invalid.status().message()), AllOf(HasSubstr("'bad'"), HasSubstr("row_width")));
-}
-
-TEST_F(AggregationTest, Add_SeveralTensors_CountsAllOrNothing) {
-  const auto aggregation = Create({Named("floats"), Named("integers", DType::kInt64)});
-  ASSERT_TRUE(Add(*aggregation, "a", 5, 2.0).ok());
-  EXPECT_EQ(aggregation->num_submissions(), 1u);
-  EXPECT_EQ(Add(*aggregation, "b", 100, 2.0).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(aggregation->num_submissions(), 1u);
-  ASSERT_TRUE(Add(*aggregation, "b", 5, 3.0).ok());
-  EXPECT_EQ(aggregation->num_submissions(), 2u);
-  const auto results = std::move(*aggregation).Finish();
-  ASSERT_TRUE(results.ok());
-  EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(5.0));
-  EXPECT_THAT(IntegersOf((*results)[1]), ElementsAre(5));
-}
-
-TEST_F(AggregationTest, Add_TheSameClientTwice_IsRefusedAndTheFirstStands) {
-  const auto aggregation = Create({Named("t")});
-  ASSERT_TRUE(Add(*aggregation, "a", 5, 2.0).ok());
-  const absl::Status status = Add(*aggregation, "a", 6, 3.0);
-  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("'a'"));
-  EXPECT_EQ(aggregation->num_submissions(), 1u);
-  const auto results = std::move(*aggregation).Finish();
-  ASSERT_TRUE(results.ok());
-  EXPECT_THAT(KeysOf(results->front()), ElementsAre(5));
-}
-
-TEST_F(AggregationTest, MergeFrom_TakesOverAllSubmissions) {
-  const auto ours = Create({Named("t"), Named("u")});
-  const auto theirs = Create({Named("t"), Named("u")});
-  ASSERT_TRUE(Add(*ours, "b", 5, 2.0).ok());
-  ASSERT_TRUE(Add(*theirs, "a", 5, 3.0).ok());
-  ASSERT_TRUE(Add(*theirs, "c", 6, 4.0).ok());
-  ASSERT_TRUE(ours->MergeFrom(std::move(*theirs)).ok());
-  EXPECT_EQ(ours->num_submissions(), 3u);
-  EXPECT_EQ(Add(*ours, "c", 7, 1.0).code(), absl::StatusCode::kAlreadyExists) << "known from the other side";
-  const auto results = std::move(*ours).Finish();
-  ASSERT_TRUE(results.ok());
-  for (const Result& result : *results) {
-    EXPECT_THAT(KeysOf(result), ElementsAre(5, 6));
-    EXPECT_THAT(FloatsOf(result), ElementsAre(5.0, 4.0));
-  }
-}
-
 TEST_F(AggregationTest, MergeFrom_AClientOnBothSides_IsRefused) {
   const auto ours = Create({Named("t")});
   const auto theirs = Create({Named("t")});
@@ -124,20 +69,6 @@ TEST_F(AggregationTest, MergeFrom_AClientOnBothSides_IsRefused) {
   EXPECT_THAT(FloatsOf(results->front()), ElementsAre(2.0));
 }
 
-TEST_F(AggregationTest, MergeFrom_Empty_ChangesNothing) {
-  for (const bool into_empty : {false, true}) {
-    const auto full = Create({Named("t")});
-    const auto empty = Create({Named("t")});
-    ASSERT_TRUE(Add(*full, "a", 5, 2.0).ok());
-    Aggregation& into = into_empty ? *empty : *full;
-    ASSERT_TRUE(into.MergeFrom(std::move(into_empty ? *full : *empty)).ok());
-    EXPECT_EQ(into.num_submissions(), 1u);
-    const auto results = std::move(into).Finish();
-    ASSERT_TRUE(results.ok());
-    EXPECT_THAT(FloatsOf(results->front()), ElementsAre(2.0));
-  }
-}
-
 TEST_F(AggregationTest, FoldSoFar_WithoutALimit_TakesNoEarlierClientAfterIt) {
   const auto aggregation = Create({Named("t", DType::kFloat64), Named("u", DType::kInt64)});
   ASSERT_TRUE(Add(*aggregation, "b", 5, 1e17).ok());
@@ -149,13 +80,6 @@ TEST_F(AggregationTest, FoldSoFar_WithoutALimit_TakesNoEarlierClientAfterIt) {
   EXPECT_EQ(aggregation->num_submissions(), 2u);
   EXPECT_TRUE(Add(*aggregation, "e", 5, -1e17).ok());
   EXPECT_EQ(aggregation->num_submissions(), 3u);
-}
-
-TEST_F(AggregationTest, FoldSoFar_WithoutALimit_AnyOrderWhereNoneMatters) {
-  const auto aggregation = Create({Named("t", DType::kInt64)});
-  ASSERT_TRUE(Add(*aggregation, "d", 5, 3.0).ok());
-  ASSERT_TRUE(aggregation->FoldPending().ok());
-  EXPECT_TRUE(Add(*aggregation, "a", 5, 1.0).ok());
 }
 
 TEST_F(AggregationTest, FoldSoFar_ThatFails_LeavesTheOrderOpen) {
@@ -218,21 +142,6 @@ TEST_F(AggregationTest, FixedPoint_BeyondMaxSubmissions_IsRefused) {
   ASSERT_TRUE(results.ok());
   EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(3.0));
   EXPECT_THAT(FloatsOf((*results)[1]), ElementsAre(3.0));
-}
-
-TEST_F(AggregationTest, Memory_GrowsWithSubmissions) {
-  const auto aggregation = Create({Named("t")});
-  const size_t before = aggregation->memory_bytes();
-  TensorSpec spec = aggregation->tensors()[0];
-  Rng rng(1);
-  RawTensor raw;
-  raw.keys = RandomKeys(rng, 100, 50000, KeyStyle::kUniform, KeyOrder::kShuffled);
-  raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kUnit);
-  auto prepared = aggregation->Prepare(*BuildUpdates({spec}, {"a", 1.0, {raw}}));
-  ASSERT_TRUE(prepared.ok());
-  EXPECT_GE(prepared->memory_bytes(), 100 * sizeof(float)) << "at least the distinct rows";
-  ASSERT_TRUE(aggregation->Add("a", *std::move(prepared)).ok());
-  EXPECT_GT(aggregation->memory_bytes(), before);
 }
 
 TEST_F(AggregationTest, Prepare_FromManyThreads_GivesTheSameBits) {

@@ -69,53 +69,6 @@ std::vector<uint64_t> Kept(const TensorSpec& spec, Result result) {
   return KeysOf(result);
 }
 
-TEST(ResultCut, TopK_KeepsTheLargestInOrderOfKeys) {
-  for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kInt64}) {
-    const Result rows = Rows(dtype, 1, {3, -5, 1, 4, 0, -2});
-    EXPECT_THAT(Kept(Spec(3), rows), ElementsAre(10, 20, 40)) << Name(dtype);
-    EXPECT_THAT(Kept(Spec(6), rows), ElementsAre(10, 20, 30, 40, 50, 60));
-    EXPECT_THAT(Kept(Spec(1'000'000), rows), ElementsAre(10, 20, 30, 40, 50, 60));
-    EXPECT_THAT(Kept(Spec(0), rows), ElementsAre(10, 20, 30, 40, 50, 60));
-    EXPECT_THAT(Kept(Spec(1), rows), ElementsAre(20));
-  }
-}
-
-TEST(ResultCut, TopK_OfEqualNormsKeepsLowerKeys) {
-  const Result rows = Rows(DType::kFloat32, 2, {0, 5, 3, 4, 5, 0, 6, 0, -4, -3});
-  EXPECT_THAT(Kept(Spec(3), rows), ElementsAre(10, 20, 40));
-  EXPECT_THAT(Kept(Spec(4), rows), ElementsAre(10, 20, 30, 40));
-  EXPECT_THAT(Kept(Spec(2), Rows(DType::kFloat32, 1, {0, 0, 0})), ElementsAre(10, 20));
-}
-
-TEST(ResultCut, MinNorm_IsExactForOneColumn) {
-  const double below = std::nextafter(0.1, 0.0);
-  EXPECT_THAT(Kept(Spec(0, 0.1), Rows(DType::kFloat64, 1, {0.1, below, -0.1, 1.0})), ElementsAre(10, 30, 40));
-  EXPECT_THAT(Kept(Spec(0, 5.0), Rows(DType::kInt64, 2, {3, 4, 3, 3, 0, -5})), ElementsAre(10, 30));
-  EXPECT_THAT(Kept(Spec(0, 2.0), Rows(DType::kFloat32, 1, {1, 1})), IsEmpty());
-}
-
-// Σx² is just below 25, and its root rounds to 5.
-TEST(ResultCut, MinNorm_ComparesTheRoundedRoot) {
-  const double below = std::nextafter(4.0, 0.0);
-  ASSERT_LT(9.0 + below * below, 25.0);
-  EXPECT_THAT(Kept(Spec(0, 5.0), Rows(DType::kFloat64, 2, {3, below, 3, 4, 3, 3.9})), ElementsAre(10, 20));
-}
-
-// 2^-54 is lost beside 1, and 2^-53 too; 2^-52 is not. So seven small squares count if they are added by themselves.
-TEST(ResultCut, Norm_CombinesLanesInPairs) {
-  constexpr double kSmall = 0x1p-27;
-  std::vector<double> values = {1, 0, 0, 0, 0, 0, 0, 0};
-  values.push_back(1);
-  values.insert(values.end(), 7, kSmall);
-  EXPECT_THAT(Kept(Spec(1), Rows(DType::kFloat64, 8, values)), ElementsAre(20));
-}
-
-TEST(ResultCut, BothCuts_KeepWhatEachKeeps) {
-  const Result rows = Rows(DType::kFloat32, 1, {1, 2, 3, 4});
-  EXPECT_THAT(Kept(Spec(3, 2.5), rows), ElementsAre(30, 40));
-  EXPECT_THAT(Kept(Spec(1, 2.5), rows), ElementsAre(40));
-}
-
 // Column c is added to lane c mod 8; another order of addition gives other bits, and another winner.
 TEST(ResultCut, Norm_IsASumInEightLanes) {
   for (const uint32_t width : {7u, 8u, 9u, 16u, 17u, 33u}) {
@@ -139,13 +92,6 @@ TEST(ResultCut, RowsWithoutAFiniteNorm_AreTheLargest) {
   EXPECT_THAT(Kept(Spec(2), rows), ElementsAre(20, 30));
   EXPECT_THAT(Kept(Spec(4), rows), ElementsAre(20, 30, 40, 50));
   EXPECT_THAT(Kept(Spec(0, 0x1p500), rows), ElementsAre(20, 30, 40));
-}
-
-TEST(ResultCut, EmptyResult_StaysEmpty) {
-  Result rows = EmptyResult(Spec(1));
-  CutResult(Spec(1, 1.0), rows);
-  EXPECT_EQ(rows.num_keys, 0);
-  EXPECT_EQ(rows.num_cut_keys, 0);
 }
 
 TEST(ResultCut, Validate_RefusesByNameWithTheReason) {

@@ -67,17 +67,6 @@ TEST_F(ColumnTest, TrimmedBlock_IsNotTakenInThePlaceOfAWholeOne) {
   EXPECT_EQ(column.data(), whole_memory);
 }
 
-TEST_F(ColumnTest, Resize_OfAnEmptyOne_TakesWhatIsAskedAndThenDoubles) {
-  Column<uint32_t> column(3);
-  EXPECT_EQ(column.capacity(), 3);
-  column[2] = 7;
-  column.resize(4);
-  EXPECT_EQ(column.capacity(), 6);
-  EXPECT_EQ(column[2], 7);
-  column.resize(20);
-  EXPECT_EQ(column.capacity(), 20);
-}
-
 TEST_F(ColumnTest, Reserve_MakesRoomOnce) {
   Column<uint32_t> column(1);
   column[0] = 9;
@@ -218,20 +207,6 @@ TEST_F(ColumnTest, Reserve_ExactlyForASmallOne_CopiesToJustThat) {
   EXPECT_EQ(column.capacity(), 5);
   EXPECT_EQ(column, (Column<uint32_t>{1, 2, 3}));
   EXPECT_EQ(column.ReserveBytes(UINT64_MAX, Growth::kExact), UINT64_MAX);
-}
-
-TEST_F(ColumnTest, Extended_IsKeptAsWhatItIsNow) {
-  const uint8_t* before = nullptr;
-  {
-    Column<uint8_t> column(8 * kMiB);
-    column.reserve(20 * kMiB);
-    column.resize(20 * kMiB);
-    column[20 * kMiB - 1] = 7;
-    before = column.data();
-  }
-  const Column<uint8_t> column(20 * kMiB);
-  EXPECT_EQ(column.data(), before);
-  EXPECT_EQ(column[20 * kMiB - 1], 7);
 }
 
 TEST_F(ColumnTest, Freed_TakesNoMemory) {

@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cfenv>
-#include <cmath>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/host_threads.h"
 #include "host/spec/spec.h"
-#include "host/wire/packed_values.h"
 #include "tests/host/engine/contract.h"
 #include "tests/support/sanitized.h"
 
@@ -165,50 +162,6 @@ TEST(FloatEnvironment, HostThreads_ComputeInTheDefault) {
       EXPECT_EQ(habits, std::vector<std::string>(habits.size()));
       EXPECT_EQ(Habits(), before);
     }
-  }
-}
-
-TEST(FloatEnvironment, Values_PackToTheSameBits) {
-  std::vector<double> values;
-  for (int i = 0; i < 300; ++i) values.push_back(std::ldexp(1.0 / (i + 3), -(i % 160)));
-  const std::vector<float> narrow(values.begin(), values.end());
-  const auto pack = [&](wire::ValuePacking packing) {
-    std::string bytes =
-        *wire::PackValues(packing, DType::kFloat64, reinterpret_cast<const std::byte*>(values.data()), values.size());
-    if (packing != wire::ValuePacking::kFloat32) {
-      bytes +=
-          *wire::PackValues(packing, DType::kFloat32, reinterpret_cast<const std::byte*>(narrow.data()), narrow.size());
-    }
-    return bytes;
-  };
-  for (const wire::ValuePacking packing : {wire::ValuePacking::kFloat32, wire::ValuePacking::kFloat16,
-                                           wire::ValuePacking::kBFloat16, wire::ValuePacking::kInt8Scaled}) {
-    const std::string expected = pack(packing);
-    for (const Setting setting : kSettings) {
-      std::string bytes;
-      {
-        const Set set(setting);
-        bytes = pack(packing);
-      }
-      EXPECT_EQ(bytes, expected) << wire::Name(packing) << ", setting " << static_cast<int>(setting);
-    }
-  }
-}
-
-TEST(FloatEnvironment, PackedValues_WidenToTheSameBits) {
-  const float scale = 0x1p-149f;
-  std::string bytes(sizeof(scale) + 1, '\3');
-  std::memcpy(bytes.data(), &scale, sizeof(scale));
-  for (const Setting setting : kSettings) {
-    double value = 0.0;
-    absl::Status status;
-    {
-      const Set set(setting);
-      status = wire::UnpackValues(wire::ValuePacking::kInt8Scaled, DType::kFloat64, bytes, 1,
-                                  reinterpret_cast<std::byte*>(&value));
-    }
-    ASSERT_TRUE(status.ok()) << status;
-    EXPECT_EQ(value, 3 * 0x1p-149);
   }
 }
 

@@ -10,10 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/aggregation.h"
 #include "tests/support/driver.h"
-#include "tests/support/engines.h"
-#include "tests/support/results.h"
 #include "tests/support/values.h"
 
 namespace sparseagg::testing {
@@ -35,32 +32,6 @@ std::vector<ValidatedUpdate> Updates(const std::vector<TensorSpec>& specs, std::
   return *std::move(updates);
 }
 
-std::vector<double> SumOf(const TensorSpec& spec, const ValidatedUpdate& update) {
-  const auto engine = AvailableEngines().front().create();
-  TensorSpec plain = spec;
-  plain.clip = {};
-  auto aggregation = Aggregation::Create(*engine, {plain});
-  EXPECT_TRUE((*aggregation)->Add("a", *(*aggregation)->Prepare({update})).ok());
-  return FloatsOf((*std::move(**aggregation).Finish())[0]);
-}
-
-TEST(ApplyClips, NormOfTheRound_IsOfAllTensorsTogether) {
-  std::vector<TensorSpec> specs = {Tensor("a"), Tensor("i", DType::kInt32), Tensor("b", DType::kFloat64)};
-  for (TensorSpec& spec : specs) {
-    if (IsFloat(spec.dtype)) spec.clip = {.l2 = 2.5, .shares_l2 = true};
-  }
-  auto updates = Updates(
-      specs,
-      {{{7}, Pack(DType::kFloat32, {3})}, {{1}, Pack(DType::kInt32, {100})}, {{9}, Pack(DType::kFloat64, {-4})}});
-  const auto outcome = ApplyClips(specs, updates);
-  ASSERT_TRUE(outcome.ok()) << outcome.status();
-  EXPECT_EQ(outcome->factor, 0.5);
-  EXPECT_EQ(updates[0].factor(), 0.5);
-  EXPECT_EQ(updates[1].factor(), 1.0);
-  EXPECT_THAT(SumOf(specs[0], updates[0]), ElementsAre(1.5));
-  EXPECT_THAT(SumOf(specs[2], updates[2]), ElementsAre(-2.0));
-}
-
 TEST(ApplyClips, MaxKeysWithEqualRows_KeepsTheLowerKeys) {
   TensorSpec spec = Tensor("t");
   spec.clip.max_keys = 3;
@@ -69,16 +40,6 @@ TEST(ApplyClips, MaxKeysWithEqualRows_KeepsTheLowerKeys) {
   ASSERT_TRUE(outcome.ok());
   EXPECT_TRUE(outcome->max_keys);
   EXPECT_THAT(std::get<absl::Span<const uint32_t>>(updates[0].keys()), ElementsAre(2, 4, 7));
-}
-
-TEST(ApplyClips, RepeatedKeys_AreAddedUpBeforeTheirNorm) {
-  TensorSpec spec = Tensor("t");
-  spec.clip = {.l2 = 1.0, .shares_l2 = true, .linf = 5.0};
-  auto updates = Updates({spec}, {{{4, 3, 4}, Pack(DType::kFloat32, {1000, 0.5, -1000})}});
-  const auto outcome = ApplyClips({spec}, updates);
-  ASSERT_TRUE(outcome.ok());
-  EXPECT_FALSE(outcome->is_clipped());
-  EXPECT_EQ(updates[0].num_keys(), 3) << "is not as it was sent";
 }
 
 TEST(ApplyClips, WithinBounds_KeepsTheMemoryOfSortedUpdates) {
@@ -136,21 +97,6 @@ TEST(ApplyClips, ValuesInMemory_AreCheckedWithTheirNorm) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("key 5"));
   }
-}
-
-TEST(ClipSummary, AddAndTakeOut_CountsEachBound) {
-  ClipSummary summary;
-  for (const double factor : {0.5, 0.99, 0.4999, 0x1p-15, 0x1p-16, 0x1p-1000}) summary.Add({.factor = factor});
-  summary.Add({.linf = true, .max_keys = true});
-  summary.Add({});
-  EXPECT_EQ(summary.num_clipped, 7);
-  EXPECT_EQ(summary.num_l2, 6);
-  EXPECT_EQ(summary.num_linf, 1);
-  EXPECT_EQ(summary.num_max_keys, 1);
-  EXPECT_THAT(summary.factors, ElementsAre(2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2));
-  summary.Add({.factor = 0.5}, -1);
-  EXPECT_EQ(summary.num_clipped, 6);
-  EXPECT_EQ(summary.factors[0], 1);
 }
 
 }  // namespace

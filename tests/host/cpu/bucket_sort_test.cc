@@ -8,7 +8,6 @@
 #include <functional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "host/base/column.h"
 #include "host/cpu/simd/kernels.h"
@@ -87,33 +86,6 @@ TEST(BucketSort, AnyOffsets_AreSorted_ThreeOrMoreEqualOnesStably) {
     }
   }
   EXPECT_GT(tried, 100u);
-}
-
-TEST(BucketSort, AfterFailures_BlocksAreSkipped) {
-  if (!HasBucketKernel()) GTEST_SKIP() << "no 512-bit vectors";
-  BucketSort sort;
-  Column<TupleWord> sorted;
-  const uint64_t n = 5000;
-  const uint64_t most = 1000 * n;
-  const auto put = [&](bool spread) {
-    BucketSort::Writer writer = sort.Begin(most, n);
-    for (uint64_t i = 0; i < n; ++i) writer.Put(spread ? i * 1000 : i, 0);
-    sort.Finish(true, sorted);
-  };
-  const auto skipped = [&] {
-    int times = 0;
-    while (!sort.ShouldTry(most, n)) ++times;
-    return times;
-  };
-  ASSERT_EQ(skipped(), 0);
-  put(false);
-  EXPECT_EQ(skipped(), 1);
-  put(false);
-  EXPECT_EQ(skipped(), 3);
-  put(true);
-  EXPECT_EQ(skipped(), 0);
-  put(false);
-  EXPECT_EQ(skipped(), 1);
 }
 
 }  // namespace

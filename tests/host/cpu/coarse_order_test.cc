@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <numeric>
 #include <set>
@@ -85,37 +84,6 @@ void ExpectOrdered(const std::vector<uint64_t>& keys, uint64_t num_rows, size_t 
   EXPECT_LE(num_repeats, 2 * (keys.size() - times.size()) + keys.size() / 50);
 }
 
-// Up to `count` keys below 2^bits, each at most once.
-std::vector<uint32_t> SomeKeys(Rng& rng, int bits, size_t count) {
-  std::set<uint32_t> keys;
-  for (size_t i = 0; i < count; ++i) keys.insert(static_cast<uint32_t>(rng.Below(uint64_t{1} << bits)));
-  std::vector<uint32_t> shuffled(keys.begin(), keys.end());
-  rng.Shuffle(shuffled);
-  return shuffled;
-}
-
-TEST(RepeatFinder, OneRepeat_IsFound_AndNoneOfEarlierCalls) {
-  const uint64_t seed = TestSeed(14);
-  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
-  Rng rng(seed);
-  for (const int low_bits : {5, 13, 14, 17, 18, 30}) {
-    cpu::internal::RepeatFinder<uint32_t> finder(low_bits);
-    for (int call = 0; call < 600; ++call) {  // marks are bytes, so they wrap around twice
-      const size_t count = call % 200 == 199 ? 20'000 : 2 + rng.Below(300);
-      std::vector<uint32_t> keys = SomeKeys(rng, low_bits, count);
-      const auto key_at = [&](size_t i) { return keys[i]; };
-      ASSERT_FALSE(finder.HasRepeat(keys.size(), key_at)) << low_bits << " bits, call " << call;
-      keys.push_back(keys[rng.Below(keys.size())]);
-      ASSERT_TRUE(finder.HasRepeat(keys.size(), key_at)) << low_bits << " bits, call " << call;
-      ASSERT_TRUE(finder.MayRepeat(keys.back())) << low_bits << " bits, call " << call;
-      const auto num_suspects =
-          std::count_if(keys.begin(), keys.end(), [&](auto key) { return finder.MayRepeat(key); });
-      ASSERT_LE(num_suspects, 4 + static_cast<int64_t>(keys.size() / 50)) << low_bits << " bits, call " << call;
-      ASSERT_FALSE(finder.HasRepeat(keys.size() - 1, key_at)) << low_bits << " bits, call " << call;
-    }
-  }
-}
-
 TEST(CoarseOrder, Order_IsStableByLeadingBits_ForEveryRowSize) {
   const uint64_t seed = TestSeed(11);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
@@ -127,15 +95,6 @@ TEST(CoarseOrder, Order_IsStableByLeadingBits_ForEveryRowSize) {
     ExpectOrdered<uint32_t>(DistinctKeys(rng, 3'000'000'000, kTuples), 3'000'000'000, row_bytes);
     ExpectOrdered<uint32_t>(DistinctKeys(rng, 30'000, kTuples), 30'000, row_bytes);
   }
-}
-
-TEST(CoarseOrder, KeysInOneBucket_AreOrdered) {
-  const uint64_t seed = TestSeed(11);
-  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
-  Rng rng(seed);
-  // First, a byte of the table for each key. Second, keys below 2^40, whose repeats are found by sorting.
-  ExpectOrdered<uint64_t>(DistinctKeys(rng, 40'000, kTuples), uint64_t{1} << (16 + cpu::internal::kBucketBits), 4);
-  ExpectOrdered<uint64_t>(DistinctKeys(rng, 1'000'000, kTuples), uint64_t{1} << 40, 4);
 }
 
 // `count` keys below `bound`, of which some are made equal to others.
@@ -162,51 +121,6 @@ TEST(CoarseOrder, RepeatedKeys_AreTakenOut) {
       if (HasFailure()) return;
     }
   }
-}
-
-TEST(CoarseOrder, ManyRepeatedKeys_AreRefused) {
-  const uint64_t seed = TestSeed(11);
-  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
-  Rng rng(seed);
-  for (const uint64_t num_rows : {uint64_t{30'000}, uint64_t{1} << 40}) {
-    const std::vector<uint64_t> keys = KeysWithRepeats(rng, num_rows, kTuples / 4);
-    EXPECT_FALSE(Order<uint64_t>(keys, num_rows, 4).done);
-    EXPECT_FALSE(Order<uint64_t>(std::vector<uint64_t>(kTuples, 7), num_rows, 4).done);
-  }
-}
-
-TEST(SeparateSorted, Keys_StayInOrder) {
-  const uint64_t seed = TestSeed(13);
-  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
-  Rng rng(seed);
-  for (const size_t num_repeats : {1u, 2u, 300u}) {
-    std::vector<uint64_t> keys = KeysWithRepeats(rng, uint64_t{1} << 30, num_repeats);
-    // The first and the last ones, where a few may be taken out at once.
-    if (num_repeats == 2 && cpu::CurrentTuning().min_coarse_tuples > 1000) {
-      keys[1] = keys[0] = 0, keys[2] = keys[3] = ~uint64_t{0};
-    }
-    std::sort(keys.begin(), keys.end());
-    const auto* const values = reinterpret_cast<const std::byte*>(keys.data());  // each key is its own row
-    cpu::TupleColumns<uint64_t> tuples;
-    cpu::TupleColumns<uint64_t> repeats;
-    ASSERT_TRUE(cpu::SeparateSorted<uint64_t>(keys, values, sizeof(uint64_t), tuples, repeats));
-    std::vector<uint64_t> once;
-    std::vector<uint64_t> repeated;
-    for (const uint64_t key : keys) {
-      const auto [begin, end] = std::equal_range(keys.begin(), keys.end(), key);
-      (end - begin == 1 ? once : repeated).push_back(key);
-    }
-    EXPECT_EQ(tuples.keys, Column<uint64_t>(once));
-    EXPECT_EQ(repeats.keys, Column<uint64_t>(repeated));
-    EXPECT_EQ(std::memcmp(tuples.values.data(), once.data(), tuples.values.size()), 0);
-    EXPECT_EQ(std::memcmp(repeats.values.data(), repeated.data(), repeats.values.size()), 0);
-  }
-  std::vector<uint64_t> half(kTuples);
-  std::iota(half.begin(), half.end(), uint64_t{0});
-  for (uint64_t& key : half) key /= 2;
-  cpu::TupleColumns<uint64_t> tuples;
-  cpu::TupleColumns<uint64_t> repeats;
-  EXPECT_FALSE(cpu::SeparateSorted<uint64_t>(half, nullptr, 0, tuples, repeats));
 }
 
 void ExpectTheReferencesResult(const TensorSpec& spec, const std::vector<RawSubmission>& submissions) {
@@ -239,54 +153,6 @@ TEST(CoarseOrder, CrowdedBuckets_GiveTheSameResult) {
 
 // The largest num_rows whose tuples take two units.
 constexpr uint64_t kWordNumRows = uint64_t{1} << (32 + cpu::internal::kBucketBits);
-
-TEST(CoarseWords, Order_IsThatOfKeysAndValues) {
-  const uint64_t seed = TestSeed(11);
-  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
-  Rng rng(seed);
-  for (const uint64_t num_rows : {uint64_t{1} << 33, kWordNumRows, kWordNumRows + 1, ~uint64_t{0}}) {
-    for (const uint64_t bound : {num_rows, num_rows / 3, uint64_t{1'000'000}}) {  // the last: all in one bucket
-      SCOPED_TRACE(::testing::Message() << "num_rows " << num_rows << ", keys below " << bound);
-      const std::vector<uint64_t> keys = KeysWithRepeats(rng, bound, bound == 1'000'000 ? 50 : 1);
-      const Ordered<uint64_t> expected = Order<uint64_t>(keys, num_rows, sizeof(uint32_t));
-      std::vector<std::byte> values(keys.size() * sizeof(uint32_t));
-      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::byte>(i / 4 * 31 + i % 4);
-      cpu::CoarseWords words;
-      cpu::TupleColumns<uint64_t> repeats;
-      ASSERT_TRUE(cpu::OrderCoarselyInWords<uint64_t>(keys, values.data(), cpu::CoarseBits(num_rows), words, repeats));
-      size_t at = 0;
-      words.ForEach([&](uint64_t key, uint32_t value) {
-        ASSERT_EQ(key, expected.tuples.keys[at]);
-        ASSERT_EQ(std::memcmp(&value, expected.tuples.values.data() + at * sizeof(value), sizeof(value)), 0);
-        ASSERT_EQ(words.KeyAt(at), key);
-        ++at;
-      });
-      EXPECT_EQ(at, expected.tuples.keys.size());
-      EXPECT_EQ(words.units.size(), (num_rows > kWordNumRows ? 3 : 2) * at);
-      EXPECT_EQ(repeats.keys, expected.repeats.keys);
-      EXPECT_EQ(repeats.values, expected.repeats.values);
-      EXPECT_FALSE(repeats.keys.empty());
-    }
-  }
-}
-
-TEST(CoarseWords, FewTuples_AndManyRepeatedKeys_AreRefused) {
-  const uint64_t seed = TestSeed(11);
-  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
-  Rng rng(seed);
-  const std::vector<std::byte> values(kTuples * sizeof(uint32_t));
-  std::vector<uint64_t> keys = DistinctKeys(rng, kWordNumRows, kTuples);
-  const auto order = [&](size_t count) {
-    cpu::CoarseWords words;
-    cpu::TupleColumns<uint64_t> repeats;
-    const absl::Span<const uint64_t> some = absl::MakeConstSpan(keys).first(count);
-    return cpu::OrderCoarselyInWords(some, values.data(), cpu::CoarseBits(kWordNumRows), words, repeats);
-  };
-  EXPECT_TRUE(order(kTuples));
-  EXPECT_FALSE(order(3));
-  std::fill_n(keys.begin(), kTuples / 4, keys[0]);
-  EXPECT_FALSE(order(kTuples));
-}
 
 // A round reserves memory_bytes() of a prepared update. A merge that unpacks it must not exceed that.
 TEST(CoarseWords, UnpackedUpdate_TakesNoMoreMemoryThanItReported) {
@@ -409,15 +275,6 @@ TEST(CoarseWords, AmongOtherUpdates_GiveTheSameResult) {
       ExpectTheReferencesResult(spec, submissions);
     }
   }
-}
-
-TEST(CoarseOrder, FewTuples_AreRefused) { EXPECT_FALSE(Order<uint64_t>({9, 7}, uint64_t{1} << 40, 4).done); }
-
-TEST(CoarseOrder, SmallNumRows_HaveNone) {
-  EXPECT_EQ(cpu::CoarseBits(1), 0);
-  EXPECT_EQ(cpu::CoarseBits(cpu::internal::kNumBuckets), 0);
-  EXPECT_EQ(cpu::CoarseBits(cpu::internal::kNumBuckets + 1), 1);
-  EXPECT_EQ(cpu::CoarseBits(0), 64 - cpu::internal::kBucketBits);
 }
 
 // Adversarial keys: all in one bucket, with colliding hashes.

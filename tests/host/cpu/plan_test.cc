@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,7 +15,6 @@
 namespace sparseagg::testing {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 std::string PlanOf(uint64_t num_rows, size_t clients, size_t tuples) {
@@ -45,19 +43,6 @@ TEST(Plan, DenseKeys_AreFoldedInATable) {
 TEST(Plan, SparseKeys_AreFoldedBySorting) {
   if (cpu::kTiny) GTEST_SKIP() << "tiny blocks have other costs";
   EXPECT_THAT(PlanOf(1'000'000'000, 20, 20'000), StartsWith("sort 100 % of "));
-}
-
-TEST(Plan, NoTuples_AreNamed) { EXPECT_EQ(PlanOf(1000, 2, 0), "no tuples"); }
-
-TEST(Plan, Explanation_NamesBothCosts) {
-  EXPECT_THAT(PlanOf(100'000, 2, 5'000), ::testing::AllOf(HasSubstr("table"), HasSubstr("sort"), HasSubstr("ns")));
-}
-
-TEST(Plan, Windows_AreWholeBucketsOfTheCoarseOrder) {
-  for (const int coarse_bits : {1, 6, 15}) {
-    const cpu::Block<uint32_t> block = cpu::PlanBlock<uint32_t>(0, 999'999, 1'000'000, 1, 10, coarse_bits);
-    EXPECT_EQ(block.window_keys % (uint64_t{1} << coarse_bits), 0u) << coarse_bits;
-  }
 }
 
 TEST(Plan, BucketsLargerThanTables_AreFoldedBySorting) {

@@ -1,6 +1,5 @@
 // FIXED_POINT: exact sums of multiples of 2^-s, bounds, weights, and merging on arrival.
 #include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -54,24 +53,6 @@ TEST_P(FixedPointContract, Terms_AreRoundedToMultiplesHalfToEven) {
               ElementsAre(0.0, 2.0, 2.0, 0.0, -2.0, 3.0));
 }
 
-TEST_P(FixedPointContract, Duplicates_AreFoldedInFloat64BeforeRounding) {
-  const TensorSpec spec = FixedPointSpec(0x1p62, 1);  // s = 0
-  EXPECT_THAT(FloatsOf(Merge(spec, {Client(spec, "a", {7, 8, 7, 7}, {0.4, 0.4, 0.4, 0.4})})), ElementsAre(1.0, 0.0));
-}
-
-TEST_P(FixedPointContract, Sum_IsAssociative_WhereFloat64IsNot) {
-  // s = 62 − 2 − 54 = 6, so 2^53 + 1 + (−2^53) keeps its 1.
-  const TensorSpec spec = FixedPointSpec(0x1p54, 4);
-  const std::vector<double> terms = {0x1p53, 1.0, -0x1p53, 0.5};
-  for (int shift = 0; shift < 4; ++shift) {
-    std::vector<RawSubmission> submissions;
-    for (int i = 0; i < 4; ++i) {
-      submissions.push_back(Client(spec, std::to_string(i), {9}, {terms[static_cast<size_t>((i + shift) % 4)]}));
-    }
-    EXPECT_THAT(FloatsOf(Merge(spec, submissions)), ElementsAre(1.5));
-  }
-}
-
 TEST_P(FixedPointContract, Sum_AtMaxSubmissionsAndBound_DoesNotOverflow) {
   for (const uint64_t count : {1, 2, 3, 4, 7, 64, 100}) {
     const TensorSpec spec = FixedPointSpec(1.0, count);
@@ -94,23 +75,6 @@ TEST_P(FixedPointContract, Sum_IsRoundedOnceToFloat64) {
   EXPECT_THAT(FloatsOf(Merge(three, {Client(three, "a", {1}, {1.0}), Client(three, "b", {1}, {0x1p-53}),
                                      Client(three, "c", {1}, {0x1p-60})})),
               ElementsAre(1.0 + 0x1p-52));
-}
-
-TEST_P(FixedPointContract, Means_DivideAfterwards) {
-  TensorSpec spec = FixedPointSpec(16.0, 4, Op::kMean);
-  EXPECT_THAT(
-      FloatsOf(Merge(spec, {Client(spec, "a", {1}, {2}), Client(spec, "b", {1}, {-1}), Client(spec, "c", {}, {})})),
-      ElementsAre(1.0 / 3.0));
-  spec.aggregation.op = Op::kCoordinateMean;
-  EXPECT_THAT(
-      FloatsOf(Merge(spec, {Client(spec, "a", {1}, {2}), Client(spec, "b", {1}, {-1}), Client(spec, "c", {}, {})})),
-      ElementsAre(0.5));
-}
-
-TEST_P(FixedPointContract, NegativeZero_NeverInAResult) {
-  const TensorSpec spec = FixedPointSpec(0x1p62, 2, Op::kMean);  // s = −1
-  EXPECT_THAT(BitsOf(Merge(spec, {Client(spec, "a", {1, 2, 3}, {-0.0, -0.25, 0.0}), Client(spec, "b", {2}, {-0.25})})),
-              ElementsAre(0u, 0u, 0u));
 }
 
 // ---- bounds
@@ -146,25 +110,6 @@ TEST_P(FixedPointContract, Reject_LooksAtWeightedFoldedTerms) {
   EXPECT_TRUE(SubmitStatus(spec, Client(spec, "a", {5, 5}, {100.0, -99.0}, 1.0)).ok());
   EXPECT_EQ(SubmitStatus(spec, Client(spec, "a", {5}, {1.0}, 2.5)).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(SubmitStatus(spec, Client(spec, "a", {5, 5}, {1.5, 1.0}, 1.0)).code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST_P(FixedPointContract, Reject_LeavesTheRoundToTheOthers) {
-  const TensorSpec spec = FixedPointSpec(2.0, 8);
-  const Driven driven = Run({spec}, {Client(spec, "a", {1}, {1.0}), Client(spec, "b", {1, 2, 3}, {1.0, 2.5, 1.0}),
-                                     Client(spec, "c", {3}, {0.5})});
-  EXPECT_EQ(driven.submissions[1].code(), absl::StatusCode::kInvalidArgument);
-  ASSERT_TRUE(driven.results.ok());
-  EXPECT_THAT(KeysOf(driven.results->front()), ElementsAre(1, 3));
-  EXPECT_THAT(FloatsOf(driven.results->front()), ElementsAre(1.0, 0.5));
-}
-
-TEST_P(FixedPointContract, Clip_TermBeyondTheBound_BecomesTheBound) {
-  TensorSpec spec = FixedPointSpec(2.0, 8);
-  spec.aggregation.on_bound = BoundPolicy::kClip;
-  const double max = std::numeric_limits<double>::max();
-  EXPECT_THAT(FloatsOf(Merge(spec, {Client(spec, "a", {1, 2, 3, 4, 4}, {1e300, -7.0, 2.0, max, max}),
-                                    Client(spec, "b", {1, 2}, {-1.0, -0.5})})),
-              ElementsAre(1.0, -2.5, 2.0, 2.0));
 }
 
 TEST_P(FixedPointContract, Clip_HappensAfterTheWeight) {
@@ -205,17 +150,6 @@ TEST_P(FixedPointContract, Weights_AreRoundedToMultiplesOf2ToMinusT) {
   EXPECT_THAT(FloatsOf(result), ElementsAre(11.0 / 12.0, 5.0 / 4.0, 6.0 / 8.0, 10.0 / 8.0));
 }
 
-TEST_P(FixedPointContract, Weights_OfIntegerTensors_AreFixedPointToo) {
-  TensorSpec spec = FixedPointSpec(0.0, 4, Op::kMean, DType::kInt32);
-  spec.aggregation.weighting = Weighting::kByWeight;
-  spec.aggregation.weight_bound = 0x1p62;
-  spec.aggregation.return_weights = true;
-  spec.aggregation.result_dtype = DType::kFloat64;
-  const Result result = Merge(spec, {Client(spec, "a", {1}, {3}, 5.0), Client(spec, "b", {}, {}, 6.0)});
-  EXPECT_THAT(WeightsOf(result), ElementsAre(4.0));
-  EXPECT_THAT(FloatsOf(result), ElementsAre(15.0 / 12.0)) << "the numerator has the exact weight";
-}
-
 TEST_P(FixedPointContract, Weights_ThatRoundToZero_CountAsZero) {
   TensorSpec spec = FixedPointSpec(0x1p40, 4, Op::kMean);
   spec.aggregation.weighting = Weighting::kByWeight;
@@ -225,27 +159,6 @@ TEST_P(FixedPointContract, Weights_ThatRoundToZero_CountAsZero) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("tensor-name"));
   spec.aggregation.op = Op::kCoordinateMean;
   EXPECT_THAT(KeysOf(Merge(spec, {Client(spec, "a", {31}, {1}, 1.0)})), IsEmpty());
-}
-
-TEST_P(FixedPointContract, Uniform_WeightsAreExactCounts) {
-  TensorSpec spec = FixedPointSpec(0x1p40, 4, Op::kMean);
-  spec.aggregation.return_weights = true;
-  spec.aggregation.weight_bound = 0x1p62;  // means nothing here
-  const Result result =
-      Merge(spec, {Client(spec, "a", {1}, {1}, 5.0), Client(spec, "b", {}, {}), Client(spec, "c", {1}, {1})});
-  EXPECT_THAT(WeightsOf(result), ElementsAre(2.0));
-  EXPECT_THAT(FloatsOf(result), ElementsAre(2.0 / 3.0));
-}
-
-TEST_P(FixedPointContract, OtherOps_NeedNoBoundsAndHaveNoShift) {
-  for (const Op op : {Op::kMin, Op::kMax, Op::kUnion}) {
-    TensorSpec spec = FixedPointSpec(0.0, 0, op, DType::kFloat32);
-    const Result result = Merge(spec, {Client(spec, "a", {1}, {1e30}), Client(spec, "b", {1}, {-1e30})});
-    EXPECT_EQ(result.fixed_point_shift, std::nullopt);
-    if (op != Op::kUnion) {
-      EXPECT_EQ(FloatsOf(result)[0], static_cast<double>(op == Op::kMin ? -1e30f : 1e30f));
-    }
-  }
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <numeric>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "tests/host/engine/contract.h"
@@ -12,7 +11,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -29,39 +27,6 @@ RawSubmission FirstKeys(const TensorSpec& spec, uint64_t count) {
   std::iota(keys.begin(), keys.end(), uint64_t{0});
   if (spec.aggregation.op == Op::kUnion) return KeysOnly("a", keys);
   return Client(spec, "a", keys, std::vector<double>(count * spec.row_width, 1.0));
-}
-
-TEST_P(LayoutContract, Dense_UntouchedKeys_HoldFillWithoutCountsAndWeights) {
-  TensorSpec spec = WithLayout(MakeSpec(DType::kFloat32, Op::kMean, 4, 2), ResultLayout::kDense);
-  spec.aggregation.fill = -2.5;
-  spec.aggregation.return_counts = true;
-  spec.aggregation.return_weights = true;
-  const Result result = Merge(spec, {Client(spec, "a", {2}, {4, 6}), Client(spec, "b", {0, 2}, {1, 3, 0, 0})});
-  EXPECT_EQ(result.layout, Layout::kDense);
-  EXPECT_EQ(result.num_keys, 4u);
-  EXPECT_THAT(FloatsOf(result), ElementsAre(0.5, 1.5, -2.5, -2.5, 2, 3, -2.5, -2.5));
-  EXPECT_THAT(CountsOf(result), ElementsAre(1, 0, 2, 0));
-  EXPECT_THAT(WeightsOf(result), ElementsAre(1.0, 0.0, 2.0, 0.0));
-  EXPECT_TRUE(std::visit([](const auto& keys) { return keys.empty(); }, result.keys));
-}
-
-TEST_P(LayoutContract, Dense_NoSubmissions_IsAllFill) {
-  TensorSpec spec = WithLayout(MakeSpec(DType::kInt32, Op::kSum, 3), ResultLayout::kDense);
-  spec.aggregation.fill = 7.0;
-  spec.aggregation.return_counts = true;
-  const Result result = Merge(spec, {});
-  EXPECT_THAT(IntegersOf(result), ElementsAre(7, 7, 7));
-  EXPECT_THAT(CountsOf(result), ElementsAre(0, 0, 0));
-}
-
-TEST_P(LayoutContract, Dense_Union_HasCountsOnly) {
-  TensorSpec spec = WithLayout(MakeSpec(DType::kFloat32, Op::kUnion, 4), ResultLayout::kDense);
-  spec.aggregation.fill = 3.0;
-  const Result result = Merge(spec, {KeysOnly("a", {1, 3}), KeysOnly("b", {3})});
-  EXPECT_EQ(result.layout, Layout::kDense);
-  EXPECT_EQ(result.num_keys, 4u);
-  EXPECT_TRUE(result.values.empty());
-  EXPECT_THAT(CountsOf(result), ElementsAre(0, 1, 0, 2));
 }
 
 TEST_P(LayoutContract, Fill_IsRoundedToTheResultDType) {
@@ -89,35 +54,6 @@ TEST_P(LayoutContract, Fill_OfIntegerResults_AtTheEndsOfTheirRange) {
   spec = WithLayout(MakeSpec(DType::kUInt32, Op::kSum, 2), ResultLayout::kDense);
   spec.aggregation.fill = 4294967295.0;
   EXPECT_THAT(BitsOf(Merge(spec, {Client(spec, "a", {1}, {1})})), ElementsAre(4294967295u, 1u));
-}
-
-TEST_P(LayoutContract, SparseResult_OfADenseTensor_HasAllKeys) {
-  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, 3);
-  spec.layout = Layout::kDense;
-  const Result result = Merge(spec, {Client(spec, "a", {0, 1, 2}, {1, 0, 3}), Client(spec, "b", {0, 1, 2}, {1, 0, 1})});
-  EXPECT_EQ(result.layout, Layout::kSparse);
-  EXPECT_THAT(KeysOf(result), ElementsAre(0, 1, 2));
-  EXPECT_THAT(FloatsOf(result), ElementsAre(2, 0, 4));
-}
-
-TEST_P(LayoutContract, DenseTensor_TouchesEveryKey_SoBothMeansAgree) {
-  for (const Op op : {Op::kMean, Op::kCoordinateMean}) {
-    TensorSpec spec = WithLayout(MakeSpec(DType::kFloat32, op, 3), ResultLayout::kDense);
-    spec.layout = Layout::kDense;
-    spec.aggregation.return_counts = true;
-    const Result result =
-        Merge(spec, {Client(spec, "a", {0, 1, 2}, {1, 0, 3}), Client(spec, "b", {0, 1, 2}, {2, 0, 1})});
-    EXPECT_THAT(FloatsOf(result), ElementsAre(1.5, 0, 2));
-    EXPECT_THAT(CountsOf(result), ElementsAre(2, 2, 2));
-  }
-}
-
-TEST_P(LayoutContract, DenseTensor_MissingRow_IsRefused) {
-  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, 3);
-  spec.layout = Layout::kDense;
-  EXPECT_EQ(SubmitStatus(spec, Client(spec, "a", {0, 1}, {1, 2})).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(SubmitStatus(spec, Client(spec, "a", {1, 2}, {1, 2})).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(SubmitStatus(spec, Client(spec, "a", {}, {})).code(), absl::StatusCode::kInvalidArgument);
 }
 
 // ---- the dense-fallback
@@ -195,35 +131,7 @@ TEST_P(LayoutContract, Auto_CountsTheKeysThatAreLeft) {
   EXPECT_EQ(Merge(spec, {Client(spec, "a", {0, 1, 2, 3, 4, 5}, {1, 1, 1, 1, 1, 0})}).layout, Layout::kDense);
 }
 
-TEST_P(LayoutContract, Auto_LargeKeySpaces_StaySparse) {
-  for (const uint64_t num_rows : {uint64_t{0}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1, ~uint64_t{0}}) {
-    const TensorSpec spec = WithLayout(MakeSpec(DType::kFloat32, Op::kSum, num_rows), ResultLayout::kAuto);
-    EXPECT_EQ(Merge(spec, {FirstKeys(spec, 100)}).layout, Layout::kSparse);
-  }
-  EXPECT_EQ(Merge(WithLayout(MakeSpec(DType::kFloat32, Op::kSum, 1), ResultLayout::kAuto), {}).layout, Layout::kSparse)
-      << "no keys";
-}
-
-TEST_P(LayoutContract, StoredKeys_Have32BitsUpToNumRows2To32) {
-  for (const uint64_t num_rows : {uint64_t{5}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1, uint64_t{0}}) {
-    const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, num_rows);
-    for (const bool empty : {false, true}) {
-      const Result result = Merge(spec, {empty ? Client(spec, "a", {}, {}) : Client(spec, "a", {4}, {1})});
-      EXPECT_EQ(result.keys.index() == 0, num_rows != 0 && num_rows <= uint64_t{1} << 32);
-    }
-  }
-}
-
 // ---- prune_zeros and min_contributors
-
-TEST_P(LayoutContract, PruneZeros_DropsRowsThatAreZeroThroughout) {
-  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, 100, 2);
-  const std::vector<RawSubmission> submissions = {Client(spec, "a", {1, 2, 3, 4}, {0, 0, 0, 1, 2.5, -1, -0.0, 0}),
-                                                  Client(spec, "b", {3}, {-2.5, 1})};
-  EXPECT_THAT(KeysOf(Merge(spec, submissions)), ElementsAre(1, 2, 3, 4));
-  spec.aggregation.prune_zeros = true;
-  EXPECT_THAT(KeysOf(Merge(spec, submissions)), ElementsAre(2));
-}
 
 TEST_P(LayoutContract, PruneZeros_LooksAtTheRoundedRow) {
   TensorSpec spec = MakeSpec(DType::kFloat32, Op::kMean, 100);
@@ -234,59 +142,6 @@ TEST_P(LayoutContract, PruneZeros_LooksAtTheRoundedRow) {
   EXPECT_THAT(KeysOf(Merge(spec, submissions)), ElementsAre(2));
   spec.aggregation.result_dtype = DType::kFloat64;
   EXPECT_THAT(KeysOf(Merge(spec, submissions)), ElementsAre(1, 2));
-}
-
-TEST_P(LayoutContract, PruneZeros_IntegersAndModular) {
-  for (const DType dtype : {DType::kInt32, DType::kInt64, DType::kUInt32, DType::kUInt64}) {
-    TensorSpec spec = MakeSpec(dtype, Op::kSum, 100);
-    spec.aggregation.prune_zeros = true;
-    EXPECT_THAT(
-        KeysOf(Merge(spec, {IntegerClient(spec, "a", {1, 2, 3}, {0, -5, 1}), IntegerClient(spec, "b", {2}, {5})})),
-        ElementsAre(3));
-  }
-}
-
-TEST_P(LayoutContract, PruneZeros_IsIgnoredForUnion) {
-  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kUnion, 100);
-  spec.aggregation.prune_zeros = true;
-  EXPECT_THAT(KeysOf(Merge(spec, {Client(spec, "a", {1, 2}, {0, 1})})), ElementsAre(1, 2));
-}
-
-TEST_P(LayoutContract, PruneZeros_InADenseResult_GivesFill) {
-  TensorSpec spec = WithLayout(MakeSpec(DType::kFloat32, Op::kSum, 3), ResultLayout::kDense);
-  spec.aggregation.prune_zeros = true;
-  spec.aggregation.fill = 9;
-  spec.aggregation.return_counts = true;
-  const Result result = Merge(spec, {Client(spec, "a", {0, 1}, {0, 2})});
-  EXPECT_THAT(FloatsOf(result), ElementsAre(9, 2, 9));
-  EXPECT_THAT(CountsOf(result), ElementsAre(0, 1, 0));
-}
-
-TEST_P(LayoutContract, MinContributors_DropsKeysThatFewerTouched) {
-  for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kUnion, Op::kMin, Op::kMax}) {
-    TensorSpec spec = MakeSpec(DType::kFloat32, op, 100);
-    spec.aggregation.return_counts = true;
-    const std::vector<RawSubmission> submissions = {Client(spec, "a", {1, 1, 1, 2, 3}, {1, 1, 1, 1, 1}),
-                                                    Client(spec, "b", {2, 3}, {0, 1}), Client(spec, "c", {3}, {1})};
-    const std::vector<std::vector<uint64_t>> keys = {{1, 2, 3}, {1, 2, 3}, {2, 3}, {3}, {}};
-    for (uint32_t t = 0; t < keys.size(); ++t) {
-      SCOPED_TRACE(std::string(Name(op)) + " " + std::to_string(t));
-      spec.aggregation.min_contributors = t;
-      EXPECT_THAT(KeysOf(Merge(spec, submissions)), ElementsAreArray(keys[t]));
-    }
-  }
-}
-
-TEST_P(LayoutContract, MinContributors_InADenseResult_RevealsNothing) {
-  TensorSpec spec = WithLayout(MakeSpec(DType::kFloat32, Op::kSum, 3), ResultLayout::kDense);
-  spec.aggregation.min_contributors = 2;
-  spec.aggregation.fill = -1;
-  spec.aggregation.return_counts = true;
-  spec.aggregation.return_weights = true;
-  const Result result = Merge(spec, {Client(spec, "a", {0, 1}, {5, 6}), Client(spec, "b", {1}, {7})});
-  EXPECT_THAT(FloatsOf(result), ElementsAre(-1, 13, -1));
-  EXPECT_THAT(CountsOf(result), ElementsAre(0, 2, 0));
-  EXPECT_THAT(WeightsOf(result), ElementsAre(0.0, 2.0, 0.0));
 }
 
 TEST_P(LayoutContract, DenseTensor_NoSubmissions_FailsByDefaultAndNamesTheTensor) {
@@ -318,31 +173,6 @@ TEST_P(LayoutContract, DenseTensor_NoSubmissionsAndKeep_IsSparseWithoutRows) {
     EXPECT_TRUE(result.counts.empty());
     // With a submission on_empty has no influence.
     EXPECT_EQ(Merge(spec, {Client(spec, "a", {0, 1, 2}, {1, 2, 3, 4, 5, 6})}).num_keys, 3u);
-  }
-}
-
-// A sparse tensor of the same round is just empty.
-TEST_P(LayoutContract, SparseTensor_NoSubmissions_IsEmptyWhateverOnEmptySays) {
-  const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kMean, 3);
-  EXPECT_EQ(Merge(spec, {}).num_keys, 0u);
-}
-
-TEST_P(LayoutContract, Empty_NoSubmissionsOrNoKeys_GiveNoRows) {
-  for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kUnion, Op::kMin, Op::kMax}) {
-    for (const uint64_t num_rows : {uint64_t{10}, uint64_t{0}}) {
-      TensorSpec spec = MakeSpec(DType::kFloat32, op, num_rows, 3);
-      spec.aggregation.return_counts = true;
-      spec.aggregation.return_weights = true;
-      for (const size_t count : {0, 1, 3}) {
-        std::vector<RawSubmission> submissions;
-        for (size_t i = 0; i < count; ++i) submissions.push_back(Client(spec, std::to_string(i), {}, {}));
-        const Result result = Merge(spec, submissions);
-        EXPECT_EQ(result.num_keys, 0u);
-        EXPECT_THAT(KeysOf(result), IsEmpty());
-        EXPECT_TRUE(result.values.empty());
-        EXPECT_THAT(CountsOf(result), IsEmpty());
-      }
-    }
   }
 }
 

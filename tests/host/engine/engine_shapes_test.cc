@@ -1,5 +1,4 @@
 // Shapes at the boundaries of blocks, radix digits and vectors, compared with the reference.
-#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -10,8 +9,6 @@
 
 namespace sparseagg::testing {
 namespace {
-
-using ::testing::ElementsAre;
 
 SPARSEAGG_ENGINE_SUITE(ShapeContract);
 
@@ -98,24 +95,6 @@ TEST_P(ShapeContract, Keys_AtTheEdgesOfAnyBlock) {
   }
 }
 
-TEST_P(ShapeContract, FirstAndLastKey_AreOrdinaryKeys) {
-  for (const uint64_t num_rows : {uint64_t{1}, uint64_t{7}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1, uint64_t{0}}) {
-    const uint64_t last = num_rows - 1;
-    for (const Op op : {Op::kSum, Op::kMin, Op::kUnion}) {
-      TensorSpec spec = MakeSpec(DType::kFloat32, op, num_rows);
-      spec.aggregation.return_counts = true;
-      const Result result =
-          Merge(spec, {Client(spec, "a", {last, 0, last}, {1, 2, 3}), Client(spec, "b", {last}, {4})});
-      if (num_rows == 1) {
-        EXPECT_THAT(KeysOf(result), ElementsAre(0u));
-      } else {
-        EXPECT_THAT(KeysOf(result), ElementsAre(0u, last));
-        EXPECT_THAT(CountsOf(result), ElementsAre(1, 2));
-      }
-    }
-  }
-}
-
 TEST_P(ShapeContract, Widths_WithEveryDType) {
   Rng rng(TestSeed(5));
   for (const uint32_t row_width : {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33, 64, 65, 300}) {
@@ -133,51 +112,6 @@ TEST_P(ShapeContract, Widths_WithEveryDType) {
       }
     }
   }
-}
-
-TEST_P(ShapeContract, WideRow_OfOneKey) {
-  Rng rng(TestSeed(6));
-  for (const uint32_t row_width : {4096u, 100000u}) {
-    const TensorSpec spec = Plain(3, row_width);
-    Merge(spec, {WithUnitValues(spec, "a", {1}, rng), WithUnitValues(spec, "b", {2, 1, 2}, rng)});
-  }
-}
-
-TEST_P(ShapeContract, HotKey_ManyDuplicatesInOneUpdate) {
-  Rng rng(TestSeed(7));
-  for (const uint64_t num_rows : {uint64_t{1}, uint64_t{1000000}, uint64_t{0}}) {
-    const TensorSpec spec = Plain(num_rows);
-    const uint64_t hot = num_rows / 2;
-    std::vector<uint64_t> keys(100000, hot);
-    const Result same = Merge(spec, {WithUnitValues(spec, "a", keys, rng)});
-    EXPECT_THAT(CountsOf(same), ElementsAre(1));
-    for (size_t i = 0; i < keys.size(); i += 3) keys[i] = rng.Below(num_rows);
-    Merge(spec, {WithUnitValues(spec, "a", keys, rng), WithUnitValues(spec, "b", {hot}, rng)});
-  }
-}
-
-TEST_P(ShapeContract, HotKey_OfManyContributors) {
-  Rng rng(TestSeed(8));
-  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{0}}) {
-    const TensorSpec spec = Plain(num_rows, 2);
-    std::vector<RawSubmission> submissions;
-    for (int i = 0; i < 20000; ++i) {
-      submissions.push_back(WithUnitValues(spec, std::to_string(rng.Bits()), {rng.Below(1000), 77}, rng));
-    }
-    Merge(spec, submissions);
-  }
-}
-
-TEST_P(ShapeContract, EmptyAndFullUpdates_Interleaved) {
-  Rng rng(TestSeed(9));
-  const TensorSpec spec = Plain(100);
-  std::vector<RawSubmission> submissions;
-  for (int i = 0; i < 50; ++i) {
-    const size_t count = i % 3 == 0 ? 0 : i % 3 == 1 ? 1 : 100;
-    std::vector<uint64_t> keys = RandomKeys(rng, 100, count, KeyStyle::kUniform, KeyOrder::kSortedUnique);
-    submissions.push_back(WithUnitValues(spec, std::to_string(i), std::move(keys), rng));
-  }
-  Merge(spec, submissions);
 }
 
 TEST_P(ShapeContract, ImplicitRuns_OfSparseTensors) {
@@ -214,21 +148,6 @@ TEST_P(ShapeContract, Failure_EarlyInALargeRound_StopsCleanly) {
     }
     EXPECT_EQ(MergeStatus(spec, submissions).code(), absl::StatusCode::kOutOfRange);
   }
-}
-
-TEST_P(ShapeContract, LongSparseRange_WithADenseCorner) {
-  // Blocks that are crowded, blocks with one key, and long stretches of nothing.
-  Rng rng(TestSeed(11));
-  const TensorSpec spec = Plain(uint64_t{1} << 32);
-  std::vector<RawSubmission> submissions;
-  for (const char* id : {"a", "b", "c"}) {
-    std::vector<uint64_t> keys = RandomKeys(rng, 40000, 30000, KeyStyle::kUniform, KeyOrder::kSorted);
-    const std::vector<uint64_t> rare = RandomKeys(rng, spec.num_rows, 50, KeyStyle::kUniform, KeyOrder::kSorted);
-    keys.insert(keys.end(), rare.begin(), rare.end());
-    std::sort(keys.begin(), keys.end());
-    submissions.push_back(WithUnitValues(spec, id, std::move(keys), rng));
-  }
-  Merge(spec, submissions);
 }
 
 }  // namespace

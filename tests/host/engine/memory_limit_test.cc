@@ -155,17 +155,11 @@ RawSubmission Single(std::string client, double value) {
 // An aggregation that has folded clients "b" and "d".
 class FoldedAggregation : public ::testing::Test {
  protected:
-  std::unique_ptr<Aggregation> Create(Numerics numerics = Numerics::kCanonical, uint64_t memory_limit = 0) {
-    TensorSpec spec = SpecOf(100);
-    spec.aggregation.numerics = numerics;
-    if (numerics == Numerics::kFixedPoint) {
-      spec.aggregation.value_bound = 16.0;
-      spec.aggregation.max_submissions = 9;
-    }
-    return *Aggregation::Create(*engine_, {spec}, memory_limit);
+  std::unique_ptr<Aggregation> Create(uint64_t memory_limit = 0) {
+    return *Aggregation::Create(*engine_, {SpecOf(100)}, memory_limit);
   }
-  std::unique_ptr<Aggregation> CreateFolded(Numerics numerics = Numerics::kCanonical, uint64_t memory_limit = 0) {
-    auto aggregation = Create(numerics, memory_limit);
+  std::unique_ptr<Aggregation> CreateFolded() {
+    auto aggregation = Create();
     EXPECT_TRUE(Submit(*aggregation, Single("d", 2.0)).ok());
     EXPECT_TRUE(Submit(*aggregation, Single("b", 1.0)).ok());
     EXPECT_TRUE(aggregation->FoldPending().ok());
@@ -179,32 +173,6 @@ class FoldedAggregation : public ::testing::Test {
 
   const std::unique_ptr<Engine> engine_ = CreateCpuEngine({1});
 };
-
-TEST_F(FoldedAggregation, AClientBeforeThoseFolded_IsRefusedAndTheOthersStand) {
-  constexpr uint64_t kPlenty = 1 << 20;
-  const auto aggregation = CreateFolded(Numerics::kCanonical, kPlenty);
-  const absl::Status status = Submit(*aggregation, Single("c", 4.0));
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'c'"), HasSubstr("'d'"), HasSubstr("ascending")));
-  EXPECT_EQ(Submit(*aggregation, Single("b", 4.0)).code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_TRUE(Submit(*aggregation, Single("e", 8.0)).ok());
-  EXPECT_EQ(aggregation->num_submissions(), 3u);
-  ExpectSum(*aggregation, 11.0);
-}
-
-TEST_F(FoldedAggregation, WithNothingMore_IsFinishedAsItIs) { ExpectSum(*CreateFolded(), 3.0); }
-
-TEST_F(FoldedAggregation, InFixedPoint_ClientsComeInAnyOrder) {
-  constexpr uint64_t kPlenty = 1 << 20;
-  const auto aggregation = CreateFolded(Numerics::kFixedPoint, kPlenty);
-  EXPECT_TRUE(Submit(*aggregation, Single("a", 4.0)).ok());
-  const auto other = CreateFolded(Numerics::kFixedPoint);
-  EXPECT_EQ(aggregation->MergeFrom(std::move(*other)).code(), absl::StatusCode::kAlreadyExists) << "'b' and 'd'";
-  const auto third = Create(Numerics::kFixedPoint);
-  EXPECT_TRUE(Submit(*third, Single("c", 8.0)).ok());
-  EXPECT_TRUE(aggregation->MergeFrom(std::move(*third)).ok());
-  ExpectSum(*aggregation, 15.0);
-}
 
 TEST_F(FoldedAggregation, IsNotMergedWithAnother) {
   const auto folded = CreateFolded();
@@ -262,15 +230,6 @@ TEST_F(FoldedAggregation, AClientThatIsRefused_FoldsNoOther) {
   EXPECT_EQ(aggregation->num_submissions(), 3u);
 }
 
-TEST_F(FoldedAggregation, DenseResultsBeyondTheLimit_AreRefusedBeforehand) {
-  TensorSpec spec = SpecOf(1000);
-  spec.aggregation.result_layout = ResultLayout::kDense;
-  EXPECT_TRUE(Aggregation::Create(*engine_, {spec}, 4100).ok());
-  const absl::Status status = Aggregation::Create(*engine_, {spec}, 3999).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("4000 bytes"), HasSubstr("memory_limit 3999")));
-}
-
 // Sizes that wrap around in 64 bits must not look small.
 TEST_F(FoldedAggregation, DenseResultsThatNoMachineHolds_AreRefusedWithoutALimit) {
   struct TooLarge {
@@ -297,7 +256,7 @@ TEST_F(FoldedAggregation, DenseResultsThatNoMachineHolds_AreRefusedWithoutALimit
 }
 
 TEST_F(FoldedAggregation, TogetherBeyondTheLimit_AreNotMerged) {
-  const auto small = Create(Numerics::kCanonical, 1000);
+  const auto small = Create(1000);
   const auto other = Create();
   ASSERT_TRUE(Submit(*small, Single("a", 1.0)).ok());
   for (const char* client : {"b", "c", "d", "e"}) ASSERT_TRUE(Submit(*other, Single(client, 1.0)).ok());

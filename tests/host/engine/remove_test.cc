@@ -1,7 +1,6 @@
 // Submissions taken out of an aggregation: as if they had never been added.
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,26 +106,6 @@ TEST_P(RemoveContract, MemoryAndEstimates_AreThoseOfTheRest) {
   }
 }
 
-TEST_P(RemoveContract, AllTensorsAndAllClients_LeaveAnEmptyAggregation) {
-  const TensorSpec sum = MakeSpec(DType::kFloat32, Op::kSum, 100);
-  TensorSpec mean = MakeSpec(DType::kFloat64, Op::kMean, 100);
-  mean.name = "mean";
-  const auto engine = GetParam().create();
-  const auto aggregation = Create(*engine, {sum, mean});
-  const size_t bytes = aggregation->memory_bytes();
-  for (const char* id : {"b", "a"}) {
-    RawSubmission submission = Client(sum, id, {7}, {1});
-    submission.tensors.push_back(Client(mean, id, {8}, {1}).tensors[0]);
-    ASSERT_TRUE(Submit(*aggregation, submission).ok());
-  }
-  aggregation->Remove(std::vector<uint32_t>{0, 1});
-  EXPECT_EQ(aggregation->num_submissions(), 0u);
-  EXPECT_LE(aggregation->memory_bytes(), bytes + 128);
-  const auto results = std::move(*aggregation).Finish();
-  ASSERT_TRUE(results.ok()) << results.status();
-  for (const Result& result : *results) EXPECT_EQ(result.num_keys, 0u);
-}
-
 TEST(Remove, AllocatesNothing) {
   const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, 100);
   const auto engine = CreateCpuEngine({1});
@@ -182,21 +161,6 @@ TEST(Remove, AfterMergeFromOneThatHasMerged_IsRefused) {
     ASSERT_TRUE(ours->MergeFrom(std::move(*theirs)).ok());
     EXPECT_EQ(ours->CheckKeepsAll().code(), absl::StatusCode::kFailedPrecondition);
   }
-}
-
-// Where the order does not matter, an empty update must keep its place among the pending ones.
-TEST(Remove, EmptyUpdatesAmongOthers_TakesOutTheRightOnes) {
-  const auto engine = CreateCpuEngine({1});
-  const TensorSpec spec = MakeSpec(DType::kInt64, Op::kSum, 100);
-  const auto aggregation = Create(*engine, {spec});
-  ASSERT_TRUE(Submit(*aggregation, Client(spec, "a", {}, {})).ok());
-  ASSERT_TRUE(Submit(*aggregation, Client(spec, "b", {7}, {1})).ok());
-  ASSERT_TRUE(Submit(*aggregation, Client(spec, "c", {}, {})).ok());
-  ASSERT_TRUE(Submit(*aggregation, Client(spec, "d", {7}, {2})).ok());
-  aggregation->Remove(std::vector<uint32_t>{0, 1});
-  const auto results = std::move(*aggregation).Finish();
-  ASSERT_TRUE(results.ok()) << results.status();
-  EXPECT_THAT(IntegersOf(results->front()), ElementsAre(2));
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -18,7 +17,6 @@
 namespace sparseagg::testing {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 SPARSEAGG_ENGINE_SUITE(WeightsContract);
@@ -78,33 +76,6 @@ TEST_P(WeightsContract, RandomCases_HaveTheBitsOfClientsThatSentTheseWeights) {
   if (count >= 400) {
     EXPECT_GT(num_multiplied, 100) << "this test no longer does what it is for";
   }
-}
-
-TEST_P(WeightsContract, ReadPending_GivesFoldedRowsInOrder) {
-  const TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, 100, 2);
-  const auto engine = GetParam().create();
-  const auto aggregation = CreateAggregation(*engine, {spec});
-  ASSERT_TRUE(Submit(*aggregation, Client(spec, "b", {7, 3, 7}, {1, 2, 3, 4, 5, 6})).ok());
-  ASSERT_TRUE(Submit(*aggregation, Client(spec, "a", {}, {})).ok());
-  ASSERT_TRUE(Submit(*aggregation, Client(spec, "c", {9}, {8, 9})).ok());
-  const auto read = aggregation->ReadPending(0);
-  ASSERT_TRUE(read.ok()) << read.status();
-  ASSERT_EQ(read->size(), 3u);
-  EXPECT_EQ((*read)[0].num_keys, 0u);
-  const UpdateRows& rows = (*read)[1];
-  ASSERT_EQ(rows.num_keys, 2u);
-  EXPECT_EQ(KeyAt(rows.keys, 0), 3u);
-  EXPECT_EQ(KeyAt(rows.keys, 1), 7u);
-  ASSERT_EQ(rows.dtype, DType::kFloat64) << "folded";
-  double values[4];
-  std::memcpy(values, rows.values, sizeof(values));
-  EXPECT_THAT(values, ElementsAre(3, 4, 6, 8));
-  EXPECT_EQ((*read)[2].num_keys, 1u);
-  EXPECT_THAT(aggregation->SortedClientIds(), ElementsAre("a", "b", "c"));
-  const auto results = std::move(*aggregation).Finish();
-  ASSERT_TRUE(results.ok()) << results.status();
-  EXPECT_THAT(KeysOf(results->front()), ElementsAre(3, 7, 9));
-  EXPECT_EQ(KeyAt(rows.keys, 1), 7u) << "the rows outlive the aggregation";
 }
 
 // Large enough for coarse order, in words and in columns, and for repeats that are folded beside the other rows.

@@ -2,10 +2,8 @@
 // bit.
 #include "host/inspect/inner_products.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -23,8 +21,6 @@
 
 namespace sparseagg::testing {
 namespace {
-
-using ::testing::ElementsAre;
 
 // One submission's rows of a tensor as the reference has them, and as UpdateRows.
 struct Rows {
@@ -194,44 +190,6 @@ TEST(InnerProducts, RandomSubmissions_EqualTheReferenceBitForBit) {
   if (count >= 60) {
     EXPECT_GT(met, 10'000) << "this test no longer does what it is for";
   }
-}
-
-TEST(InnerProducts, ByHand) {
-  const auto tensor = [](std::vector<std::pair<KeyRun, const double*>> parts) {
-    InspectedTensor made;
-    for (const auto& [keys, values] : parts) {
-      UpdateRows rows;
-      rows.keys = keys;
-      rows.num_keys = keys.count;
-      rows.values = reinterpret_cast<const std::byte*>(values);
-      rows.dtype = DType::kFloat64;
-      made.submissions.push_back(rows);
-    }
-    return made;
-  };
-  const double a[] = {1, 2, 3};
-  const double b[] = {10, 100};
-  InnerProducts products({tensor({{{5, 3}, a}, {{7, 2}, b}, {{0, 0}, nullptr}})});
-  std::vector<double> gram(3);
-  std::vector<double> squared_distances(3);
-  std::vector<uint64_t> overlap(3);
-  const auto compute = [&](size_t row) {
-    products.ComputeRow(row, absl::MakeSpan(gram).first(row + 1), absl::MakeSpan(squared_distances).first(row + 1),
-                        absl::MakeSpan(overlap).first(row + 1));
-  };
-  compute(0);
-  EXPECT_EQ(gram[0], 14.0);
-  EXPECT_EQ(squared_distances[0], 0.0);
-  EXPECT_EQ(overlap[0], 3u);
-  compute(1);
-  EXPECT_THAT(gram, ElementsAre(30.0, 10'100.0, 0.0));
-  EXPECT_THAT(squared_distances, ElementsAre(1.0 + 4.0 + 49.0 + 10'000.0, 0.0, 0.0));
-  EXPECT_THAT(overlap, ElementsAre(1, 2, 0));
-  compute(2);
-  EXPECT_THAT(gram, ElementsAre(0.0, 0.0, 0.0));
-  EXPECT_THAT(squared_distances, ElementsAre(14.0, 10'100.0, 0.0));
-  EXPECT_THAT(overlap, ElementsAre(0, 0, 0));
-  EXPECT_EQ(products.RowCost(1), 2u * 2 + 3 + 2);
 }
 
 }  // namespace

@@ -1,11 +1,8 @@
 // Private aggregations from submissions to results.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdint>
-#include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -14,17 +11,14 @@
 #include "host/privacy/key_selection.h"
 #include "host/privacy/lattice.h"
 #include "tests/host/privacy/private_specs.h"
-#include "tests/support/random.h"
 
 namespace sparseagg {
 namespace {
 
 using testing::GaussianKeys;
-using ::testing::HasSubstr;
 using testing::PrivateTensor;
 using testing::PublicKeys;
 using testing::Resolved;
-using testing::Rng;
 using testing::UpdateOf;
 
 struct Client {
@@ -60,74 +54,6 @@ std::vector<uint64_t> KeysOf(const Result& result) {
   return keys;
 }
 
-TEST(PrivateAggregation, PublicKeys_AllRowsHaveNoiseOfTheDeviation_OnTheLattice) {
-  const std::vector<TensorSpec> specs = Resolved({PrivateTensor("t", 4, 5000)}, PublicKeys(2.0), 0.5);
-  const Result result = Aggregate(specs, {{"a", {7}, {0.25, 0, 0, 0}}, {"b", {7, 9}, {0.1, 0, 0, 0, 0, 0, 0, 0.3}}});
-  EXPECT_EQ(result.num_keys, 5000u);
-  ASSERT_TRUE(result.fixed_point_shift.has_value());
-  double squares = 0.0;
-  for (const double value : ValuesOf(result)) {
-    const double units = std::ldexp(value, *result.fixed_point_shift);
-    ASSERT_EQ(units, std::rint(units));
-    squares += value * value;
-  }
-  // Of 20000 values; the deviation of the estimate is a two hundredth.
-  EXPECT_NEAR(std::sqrt(squares / 20000), 2.0 * 0.5, 0.04);
-}
-
-TEST(PrivateAggregation, LittleNoise_GivesTheSum) {
-  TensorSpec tensor = PrivateTensor("t", 2);
-  tensor.aggregation.op = Op::kMean;
-  tensor.aggregation.mean_divisor = MeanDivisor::kFixed;
-  tensor.aggregation.fixed_divisor = 4.0;
-  PrivacySpec privacy = PublicKeys(0x1p-10);
-  privacy.public_keys["t"] = {3, 7, 8};
-  const std::vector<TensorSpec> specs = Resolved({tensor}, privacy, 1.0);
-  // The second client's norm is 10.
-  const Result result = Aggregate(specs, {{"a", {7, 9}, {0.25, 0.5, 0.1, 0.1}}, {"b", {3}, {6.0, 8.0}}});
-  EXPECT_EQ(KeysOf(result), (std::vector<uint64_t>{3, 7, 8}));
-  const std::vector<double> expected = {0.15, 0.2, 0.0625, 0.125, 0.0, 0.0};
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_NEAR(ValuesOf(result)[i], expected[i], 0.003) << i;
-}
-
-TEST(PrivateAggregation, SameInputs_SameNoise_InAnyOrderAndNumberOfThreads) {
-  const std::vector<TensorSpec> specs = Resolved({PrivateTensor()}, PublicKeys());
-  const Client a{"a", {7, 3}, {0.25, 0.5}};
-  const Client b{"b", {9}, {0.25}};
-  const std::vector<double> first = ValuesOf(Aggregate(specs, {a, b}));
-  EXPECT_EQ(first, ValuesOf(Aggregate(specs, {b, a}, Noise(), 1)));
-}
-
-TEST(PrivateAggregation, AnyOtherInput_OtherNoiseEverywhere) {
-  const std::vector<TensorSpec> specs = Resolved({PrivateTensor()}, PublicKeys());
-  const Client a{"a", {7}, {0.25}};
-  const std::vector<double> first = ValuesOf(Aggregate(specs, {a}));
-  const auto num_equal = [&](const Result& other) {
-    const std::vector<double> second = ValuesOf(other);
-    int equal = 0;
-    for (size_t i = 0; i < first.size(); ++i) equal += first[i] == second[i] ? 1 : 0;
-    return equal;
-  };
-  EXPECT_LT(num_equal(Aggregate(specs, {{"a", {7}, {0.25 + 0x1p-20}}})), 5);
-  EXPECT_LT(num_equal(Aggregate(specs, {{"a", {8}, {0.25}}})), 5);
-  EXPECT_LT(num_equal(Aggregate(specs, {{"b", {7}, {0.25}}})), 5);
-  EXPECT_LT(num_equal(Aggregate(specs, {})), 5);
-  EXPECT_LT(num_equal(Aggregate(specs, {a}, Noise("r2"))), 5);
-  EXPECT_LT(num_equal(Aggregate(Resolved({PrivateTensor()}, PublicKeys(1.0000001)), {a})), 5);
-  EXPECT_EQ(num_equal(Aggregate(specs, {a})), 1000);
-}
-
-TEST(PrivateAggregation, Dense_WithoutSubmissions_IsNoiseAndNoError) {
-  TensorSpec tensor = PrivateTensor("t", 1, 100);
-  tensor.layout = Layout::kDense;
-  tensor.aggregation.result_layout = ResultLayout::kDense;
-  const Result result = Aggregate(Resolved({tensor}, PublicKeys()), {});
-  EXPECT_EQ(result.layout, Layout::kDense);
-  EXPECT_EQ(result.num_keys, 100u);
-  const std::vector<double> values = ValuesOf(result);
-  EXPECT_GT(std::set<double>(values.begin(), values.end()).size(), 95u);
-}
-
 std::vector<Client> Crowd(int num_clients, const std::vector<uint32_t>& keys) {
   std::vector<Client> clients;
   for (int i = 0; i < num_clients; ++i) {
@@ -146,23 +72,6 @@ TEST(PrivateAggregation, EverySelection_KeepsPopularKeys_AndHidesThoseOfOneClien
     EXPECT_EQ(KeysOf(result), (std::vector<uint64_t>{1, 5, 999})) << Name(keys);
     for (const double value : ValuesOf(result)) EXPECT_NEAR(value, 2.0, 0.07) << Name(keys);
   }
-}
-
-TEST(PrivateAggregation, CoordinateMean_DividesByNoisyCounts_WhichMayBeReturned) {
-  TensorSpec tensor = PrivateTensor();
-  tensor.aggregation.op = Op::kCoordinateMean;
-  tensor.aggregation.return_counts = true;
-  const std::vector<TensorSpec> specs =
-      Resolved({tensor}, GaussianKeys(KeySelection::kCountGaussian, 0x1p-10, 1.0, 1e-6), 1.0, 4);
-  const Result result = Aggregate(specs, Crowd(200, {1, 5, 999}));
-  ASSERT_EQ(result.counts.size(), 3u);
-  int exact = 0;
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_NEAR(result.counts[i], 200, 2.0 * 6.2);
-    exact += result.counts[i] == 200 ? 1 : 0;
-    EXPECT_NEAR(ValuesOf(result)[i], 2.0 / result.counts[i], 1e-4);
-  }
-  EXPECT_LT(exact, 3);
 }
 
 TEST(PrivateAggregation, MinContributors_HidesKeysOfFewer_WhateverTheNoise) {
@@ -232,17 +141,6 @@ TEST(PrivateAggregation, MergedAndRemovedSubmissions_GiveTheNoiseOfTheRest) {
   const std::vector<uint32_t> removed = {1};  // "a"
   first->Remove(removed);
   EXPECT_EQ(ValuesOf(std::move(*first).Finish()->front()), ValuesOf(Aggregate(specs, {clients[1], clients[2]})));
-}
-
-TEST(PrivateAggregation, NoKeyOrAShortOne_IsRefused) {
-  const auto engine = CreateCpuEngine({.num_threads = 1});
-  const std::vector<TensorSpec> specs = Resolved({PrivateTensor()}, PublicKeys());
-  const absl::Status none = Aggregation::Create(*engine, specs).status();
-  EXPECT_EQ(none.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(none.message()), HasSubstr("needs a noise key"));
-  const absl::Status shorter = Aggregation::Create(*engine, specs, 0, {std::string(31, 'k'), "", ""}).status();
-  EXPECT_EQ(shorter.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(shorter.message()), HasSubstr("has 31 bytes; it needs at least 32"));
 }
 
 }  // namespace

@@ -1,9 +1,7 @@
 // ResolveClips: which bounds apply to which tensor, and which have no meaning.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <string>
 #include <vector>
 
 #include "host/spec/clip.h"
@@ -19,41 +17,6 @@ TensorSpec Tensor(const char* name, DType dtype = DType::kFloat32) {
   spec.dtype = dtype;
   spec.num_rows = 100;
   return spec;
-}
-
-TEST(ResolveClips, BoundsOfTheRound_ApplyToFloatsWithoutTheirOwn) {
-  TensorSpec keys = Tensor("keys");
-  keys.aggregation.op = Op::kUnion;
-  TensorSpec bias = Tensor("bias");
-  bias.layout = Layout::kDense;
-  std::vector<TensorSpec> specs = {Tensor("rows"), bias,          Tensor("integers", DType::kInt32),
-                                   keys,           Tensor("own"), Tensor("free")};
-  const ClipSpec round = {.l2 = 2.0, .linf = 1.0, .max_keys = 7};
-  const ClipSpec own = {.l2 = 3.0, .max_keys = 9, .on_clip = ClipPolicy::kReject};
-  const ClipSpec free = {.l2 = kInfinity, .linf = kInfinity, .max_keys = 0};
-  ASSERT_TRUE(ResolveClips(round, {{}, {}, {}, {}, own, free}, absl::MakeSpan(specs)).ok());
-  EXPECT_TRUE(specs[0].clip.shares_l2);
-  EXPECT_EQ(specs[0].clip.l2, 2.0);
-  EXPECT_EQ(specs[0].clip.max_keys, 7);
-  EXPECT_TRUE(specs[1].clip.shares_l2);
-  EXPECT_EQ(specs[1].clip.max_keys, 0) << "of a dense tensor";
-  EXPECT_FALSE(specs[2].clip.has_bound());
-  EXPECT_FALSE(specs[3].clip.has_bound());
-  EXPECT_FALSE(specs[4].clip.shares_l2);
-  EXPECT_EQ(specs[4].clip.l2, 3.0);
-  EXPECT_EQ(specs[4].clip.linf, 1.0);
-  EXPECT_EQ(specs[4].clip.max_keys, 9);
-  EXPECT_EQ(specs[4].clip.on_clip, ClipPolicy::kReject);
-  EXPECT_EQ(specs[4].clip.on_l2, ClipPolicy::kReject);
-  EXPECT_FALSE(specs[5].clip.has_bound());
-}
-
-TEST(ResolveClips, PolicyOfATensor_DoesNotChangeTheSharedBound) {
-  std::vector<TensorSpec> specs = {Tensor("a")};
-  const ClipSpec own = {.linf = 1.0, .on_clip = ClipPolicy::kReject};
-  ASSERT_TRUE(ResolveClips({.l2 = 2.0}, {own}, absl::MakeSpan(specs)).ok());
-  EXPECT_EQ(specs[0].clip.on_l2, ClipPolicy::kClip);
-  EXPECT_EQ(specs[0].clip.on_clip, ClipPolicy::kReject);
 }
 
 TEST(ResolveClips, BoundsWithoutMeaning_AreRefusedByName) {

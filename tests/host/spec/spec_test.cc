@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -59,11 +58,6 @@ void Check(const std::vector<SpecCase>& cases) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(Quoted(spec)));
     for (const std::string& word : c.words) EXPECT_THAT(std::string(status.message()), HasSubstr(word));
   }
-}
-
-TEST(Spec, Defaults_WithANameAndADType_AreValid) {
-  EXPECT_TRUE(Validate(Plain()).ok());
-  EXPECT_TRUE(Validate(FixedPoint()).ok());
 }
 
 TEST(Spec, RowWidth_OutOfRange_IsRefused) {
@@ -133,22 +127,6 @@ TEST(Spec, ResultDType_IsFloat32OrFloat64) {
           << Name(dtype);
     }
   }
-}
-
-TEST(Spec, ResultDType_ByDefault) {
-  const auto result = [](DType dtype) {
-    TensorSpec spec = Plain();
-    spec.dtype = dtype;
-    return ResultDType(spec);
-  };
-  EXPECT_EQ(result(DType::kFloat32), DType::kFloat32);
-  EXPECT_EQ(result(DType::kFloat16), DType::kFloat16);
-  EXPECT_EQ(result(DType::kBFloat16), DType::kBFloat16);
-  EXPECT_EQ(result(DType::kFloat64), DType::kFloat64);
-  EXPECT_EQ(result(DType::kInt32), DType::kInt64);
-  EXPECT_EQ(result(DType::kInt64), DType::kInt64);
-  EXPECT_EQ(result(DType::kUInt32), DType::kUInt32);
-  EXPECT_EQ(result(DType::kUInt64), DType::kUInt64);
 }
 
 TEST(Spec, DenseLayouts_NeedNumRows) {
@@ -236,20 +214,6 @@ TEST(Spec, FixedPoint_Floats_NeedBounds) {
           true}});
 }
 
-TEST(Spec, FixedPoint_AppliesToFloatSums) {
-  for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean}) {
-    for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
-      TensorSpec spec = FixedPoint();
-      spec.aggregation.op = op;
-      spec.dtype = dtype;
-      EXPECT_TRUE(UsesFixedPoint(spec));
-      EXPECT_TRUE(Validate(spec).ok());
-      spec.aggregation.value_bound = 0.0;
-      EXPECT_FALSE(Validate(spec).ok());
-    }
-  }
-}
-
 TEST(Spec, FixedPoint_OtherOpsAndIntegers_NeedNoBounds) {
   for (const Op op : kAllOps) {
     for (const DType dtype : {DType::kFloat32, DType::kInt32, DType::kInt64, DType::kUInt32}) {
@@ -289,40 +253,6 @@ TEST(Spec, FixedPoint_WeightsThatAreSummed_NeedABound) {
       a.max_submissions = 0;
       EXPECT_EQ(Validate(spec).ok(), !is_needed) << Name(op);
     }
-  }
-}
-
-TEST(Spec, NarrowKeys_UpToNumRows2To32) {
-  const auto narrow = [](uint64_t num_rows) {
-    TensorSpec spec = Plain();
-    spec.num_rows = num_rows;
-    return HasNarrowKeys(spec);
-  };
-  EXPECT_TRUE(narrow(1));
-  EXPECT_TRUE(narrow(uint64_t{1} << 32));
-  EXPECT_FALSE(narrow((uint64_t{1} << 32) + 1));
-  EXPECT_FALSE(narrow(std::numeric_limits<uint64_t>::max()));
-  EXPECT_FALSE(narrow(0));
-}
-
-TEST(Spec, ReturnsCounts_WhenAskedForAndForUnion) {
-  TensorSpec spec = Plain();
-  EXPECT_FALSE(ReturnsCounts(spec));
-  spec.aggregation.return_counts = true;
-  EXPECT_TRUE(ReturnsCounts(spec));
-  spec.aggregation.return_counts = false;
-  spec.aggregation.op = Op::kUnion;
-  EXPECT_TRUE(ReturnsCounts(spec));
-}
-
-TEST(DType, SizesAndNames) {
-  const std::vector<std::pair<DType, std::pair<size_t, std::string>>> table = {
-      {DType::kFloat32, {4, "float32"}}, {DType::kFloat16, {2, "float16"}}, {DType::kBFloat16, {2, "bfloat16"}},
-      {DType::kFloat64, {8, "float64"}}, {DType::kInt32, {4, "int32"}},     {DType::kInt64, {8, "int64"}},
-      {DType::kUInt32, {4, "uint32"}},   {DType::kUInt64, {8, "uint64"}}};
-  for (const auto& [dtype, expected] : table) {
-    EXPECT_EQ(SizeOf(dtype), expected.first);
-    EXPECT_EQ(Name(dtype), expected.second);
   }
 }
 

@@ -57,18 +57,6 @@ std::string Refusal(uint64_t num_rows, const std::vector<From>& keys) {
   return std::string(columns.status().message());
 }
 
-TEST_P(CopyKeysTest, AnyWidth_IsCopied) {
-  const std::vector<uint64_t> expected = {7, 1};
-  EXPECT_EQ((Copied<uint32_t, uint32_t>(10, {7, 1})), expected);
-  EXPECT_EQ((Copied<uint32_t, int32_t>(10, {7, 1})), expected);
-  EXPECT_EQ((Copied<uint32_t, int64_t>(10, {7, 1})), expected);
-  EXPECT_EQ((Copied<uint32_t, uint64_t>(10, {7, 1})), expected);
-  EXPECT_EQ((Copied<uint64_t, uint32_t>(0, {7, 1})), expected);
-  EXPECT_EQ((Copied<uint64_t, int32_t>(0, {7, 1})), expected);
-  EXPECT_EQ((Copied<uint64_t, int64_t>(0, {7, 1})), expected);
-  EXPECT_EQ((Copied<uint64_t, uint64_t>(0, {7, 1})), expected);
-}
-
 TEST_P(CopyKeysTest, LargestKeys_Fit) {
   const uint64_t narrow = kNarrowKeys - 1;
   EXPECT_EQ((Copied<uint32_t, uint64_t>(kNarrowKeys, {narrow, 0})), (std::vector<uint64_t>{narrow, 0}));

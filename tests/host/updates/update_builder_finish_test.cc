@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -16,23 +15,7 @@ namespace sparseagg::testing {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-TEST(UpdateBuilder, Finish_BadWeight_IsRefused) {
-  const TensorSpec spec = Spec();
-  for (const double weight : {-1.0, std::nan(""), HUGE_VAL}) {
-    EXPECT_EQ(UpdateBuilder(&spec).Finish(weight).status().code(), absl::StatusCode::kInvalidArgument);
-  }
-}
-
-TEST(UpdateBuilder, Finish_Weight_IsOneUnderUniform) {
-  TensorSpec spec = Spec();
-  EXPECT_EQ(UpdateBuilder(&spec).Finish(12.0)->weight(), 1.0);
-  spec.aggregation.weighting = Weighting::kByWeight;
-  EXPECT_EQ(UpdateBuilder(&spec).Finish(12.0)->weight(), 12.0);
-  EXPECT_FALSE(std::signbit(UpdateBuilder(&spec).Finish(-0.0)->weight()));
-}
 
 // ---- declarations
 
@@ -102,19 +85,6 @@ TEST(UpdateBuilder, Finish_Declarations_OfRuns) {
 }
 
 // ---- dense tensors
-
-TEST(UpdateBuilder, Dense_AllRowsInOrder_InAnyChunks) {
-  TensorSpec spec = Spec(6);
-  spec.layout = Layout::kDense;
-  UpdateBuilder builder(&spec);
-  ASSERT_TRUE(Append(builder, spec, 0, Implicit(0, 2, {1, 2}).view()).ok());
-  ASSERT_TRUE(Append(builder, spec, 1, Implicit(0, 0, {}).view()).ok());
-  ASSERT_TRUE(Append(builder, spec, 2, Implicit(2, 4, {3, 4, 5, 6}).view()).ok());
-  const auto update = std::move(builder).Finish(1.0);
-  ASSERT_TRUE(update.ok()) << update.status();
-  EXPECT_THAT(KeysOf(*update), ElementsAre(0, 1, 2, 3, 4, 5));
-  EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2, 3, 4, 5, 6));
-}
 
 TEST(UpdateBuilder, Dense_GapsRepeatsAndMissingRows_AreRefused) {
   TensorSpec spec = Spec(6);

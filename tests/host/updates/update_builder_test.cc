@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -21,54 +20,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // ---- what good chunks become
-
-TEST(UpdateBuilder, Append_SeveralChunks_KeepTheOrderOfOccurrence) {
-  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{0}}) {
-    const TensorSpec spec = Spec(num_rows);
-    UpdateBuilder builder(&spec);
-    ASSERT_TRUE(Append(builder, spec, 0, U32({7, 3}, {1, 2}).view()).ok());
-    ASSERT_TRUE(Append(builder, spec, 1, U64({9}, {3}).view()).ok());
-    ASSERT_TRUE(Append(builder, spec, 2, Implicit(4, 3, {4, 5, 6}).view()).ok());
-    ASSERT_TRUE(Append(builder, spec, 3, U32({}, {}).view()).ok());
-    ASSERT_TRUE(Append(builder, spec, 4, U32({7}, {7}).view()).ok());
-    EXPECT_EQ(builder.num_keys(), 7u);
-    EXPECT_GE(builder.memory_bytes(), 7 * (num_rows == 0 ? 12u : 8u));
-    const auto update = std::move(builder).Finish(1.0);
-    ASSERT_TRUE(update.ok()) << update.status();
-    EXPECT_THAT(KeysOf(*update), ElementsAre(7, 3, 9, 4, 5, 6, 7));
-    EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2, 3, 4, 5, 6, 7));
-    EXPECT_FALSE(update->sorted());
-    EXPECT_FALSE(update->unique());
-  }
-}
-
-TEST(UpdateBuilder, Append_PackedKeys_MixWithAllOthers) {
-  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{0}}) {
-    const TensorSpec spec = Spec(num_rows);
-    UpdateBuilder builder(&spec);
-    ASSERT_TRUE(Append(builder, spec, 0, Implicit(4, 2, {1, 2}).view()).ok());
-    ASSERT_TRUE(Append(builder, spec, 1, Delta({6, 9, 500}, {3, 4, 5}).view()).ok());
-    ASSERT_TRUE(Append(builder, spec, 2, Delta({}, {}).view()).ok());
-    ASSERT_TRUE(Append(builder, spec, 3, Delta({501, 503}, {6, 7}).view()).ok());
-    ASSERT_TRUE(Append(builder, spec, 4, Delta({}, {}).view()).ok());
-    EXPECT_EQ(builder.num_keys(), 7u);
-    UpdateBuilder again = builder;
-    const auto update = std::move(builder).Finish(1.0);
-    ASSERT_TRUE(update.ok()) << update.status();
-    EXPECT_THAT(KeysOf(*update), ElementsAre(4, 5, 6, 9, 500, 501, 503));
-    EXPECT_THAT(FloatsOf(*update), ElementsAre(1, 2, 3, 4, 5, 6, 7));
-    EXPECT_TRUE(update->sorted());
-    EXPECT_TRUE(update->unique());
-    ASSERT_TRUE(Append(again, spec, 5, Delta({503}, {8}).view()).ok());
-    const auto repeated = UpdateBuilder(again).Finish(1.0);
-    EXPECT_TRUE(repeated->sorted());
-    EXPECT_FALSE(repeated->unique());
-    ASSERT_TRUE(Append(again, spec, 6, Delta({502}, {9}).view()).ok());
-    const auto descended = std::move(again).Finish(1.0);
-    EXPECT_THAT(KeysOf(*descended), ElementsAre(4, 5, 6, 9, 500, 501, 503, 503, 502));
-    EXPECT_FALSE(descended->sorted());
-  }
-}
 
 TEST(UpdateBuilder, Append_UnalignedBytes_AreRead) {
   const TensorSpec spec = Spec(0);
@@ -117,54 +68,6 @@ TEST(UpdateBuilder, Append_RunAtTheEndOfTheKeySpace_DoesNotGoOnAtZero) {
   EXPECT_FALSE(std::holds_alternative<KeyRun>(update->keys()));
   EXPECT_THAT(KeysOf(*update), ElementsAre(~uint64_t{0} - 1, ~uint64_t{0}, 0, 1));
   EXPECT_FALSE(update->sorted());
-}
-
-TEST(UpdateBuilder, Sortedness_IsFoundAcrossChunks) {
-  struct Row {
-    std::vector<std::vector<uint64_t>> chunks;
-    bool sorted;
-    bool unique;
-  };
-  const std::vector<Row> table = {{{{1, 2}, {3, 4}}, true, true},   {{{1, 2}, {2, 4}}, true, false},
-                                  {{{1, 5}, {3, 7}}, false, false}, {{{}, {3}, {}, {4}}, true, true},
-                                  {{{4}, {}, {3}}, false, false},   {{{}, {}}, true, true}};
-  for (const Row& row : table) {
-    const TensorSpec spec = Spec();
-    UpdateBuilder builder(&spec);
-    uint64_t chunk = 0;
-    for (const std::vector<uint64_t>& keys : row.chunks) {
-      ASSERT_TRUE(Append(builder, spec, chunk++, U32(keys, std::vector<double>(keys.size(), 1.0)).view()).ok());
-    }
-    const auto update = std::move(builder).Finish(1.0);
-    ASSERT_TRUE(update.ok());
-    EXPECT_EQ(update->sorted(), row.sorted) << ::testing::PrintToString(row.chunks);
-    EXPECT_EQ(update->unique(), row.unique) << ::testing::PrintToString(row.chunks);
-  }
-}
-
-TEST(UpdateBuilder, NoChunks_IsAnEmptyUpdate) {
-  for (const uint64_t num_rows : {uint64_t{1000}, uint64_t{0}}) {
-    const TensorSpec spec = Spec(num_rows);
-    const auto update = UpdateBuilder(&spec).Finish(1.0);
-    ASSERT_TRUE(update.ok()) << update.status();
-    EXPECT_EQ(update->num_keys(), 0u);
-  }
-}
-
-TEST(UpdateBuilder, Union_TakesKeysWithOrWithoutValues) {
-  TensorSpec spec = Spec();
-  spec.aggregation.op = Op::kUnion;
-  UpdateBuilder builder(&spec);
-  Slice without = U32({3, 1}, {});
-  without.has_values = false;
-  ASSERT_TRUE(Append(builder, spec, 0, without.view()).ok());
-  ASSERT_TRUE(Append(builder, spec, 1, U32({7}, {1}).view()).ok());
-  Slice run = Implicit(5, 2, {});
-  run.has_values = false;
-  ASSERT_TRUE(Append(builder, spec, 2, run.view()).ok());
-  const auto update = std::move(builder).Finish(1.0);
-  ASSERT_TRUE(update.ok());
-  EXPECT_THAT(KeysOf(*update), ElementsAre(3, 1, 7, 5, 6));
 }
 
 TEST(UpdateBuilder, Append_PackedValues_AreWidened) {

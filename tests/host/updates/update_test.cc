@@ -15,7 +15,6 @@
 namespace sparseagg {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TensorSpec TensorOf(uint64_t num_rows = 100, uint32_t row_width = 1) {
@@ -92,39 +91,6 @@ TEST(ValidatedUpdate, CreateWithCopiedKeys_BadUpdates_AreRefused) {
   EXPECT_THAT(refusal(dense, span.subspan(0, 1), 1), HasSubstr("layout dense needs all 2 rows in order"));
 }
 
-TEST(ValidatedUpdate, Create_ByWeight_KeepsTheWeight) {
-  TensorSpec spec = TensorOf();
-  spec.aggregation.weighting = Weighting::kByWeight;
-  EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {1}), 2.5)->weight(), 2.5);
-  EXPECT_FALSE(std::signbit(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {1}), -0.0)->weight()));
-}
-
-TEST(ValidatedUpdate, Create_SortednessAndUniqueness_AreFound) {
-  struct Row {
-    std::vector<uint32_t> keys;
-    bool sorted;
-    bool unique;
-  };
-  const std::vector<Row> table = {{{}, true, true},          {{5}, true, true},           {{1, 2, 9}, true, true},
-                                  {{1, 2, 2}, true, false},  {{2, 2, 3}, true, false},    {{9, 2, 1}, false, false},
-                                  {{1, 3, 2}, false, false}, {{3, 1, 2, 3}, false, false}};
-  for (const Row& row : table) {
-    const auto update = ValidatedUpdate::Create(
-        TensorOf(), Columns<uint32_t>(row.keys, std::vector<float>(row.keys.size(), 1.0f)), 1.0);
-    ASSERT_TRUE(update.ok()) << update.status();
-    EXPECT_EQ(update->sorted(), row.sorted) << ::testing::PrintToString(row.keys);
-    EXPECT_EQ(update->unique(), row.unique) << ::testing::PrintToString(row.keys);
-  }
-}
-
-TEST(ValidatedUpdate, Create_Runs_AreSortedAndUnique) {
-  const auto update = ValidatedUpdate::Create(TensorOf(), RunOf(90, 10), 1.0);
-  ASSERT_TRUE(update.ok()) << update.status();
-  EXPECT_TRUE(update->sorted());
-  EXPECT_TRUE(update->unique());
-  EXPECT_EQ(update->num_keys(), 10u);
-}
-
 TEST(ValidatedUpdate, Create_RunBeyondNumRows_IsRefused) {
   EXPECT_EQ(ValidatedUpdate::Create(TensorOf(), RunOf(91, 10), 1.0).status().code(),
             absl::StatusCode::kInvalidArgument);
@@ -138,35 +104,12 @@ TEST(ValidatedUpdate, Create_RunBeyondNumRows_IsRefused) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(ValidatedUpdate, Create_KeyBeyondNumRows_NamesTensorPositionAndKey) {
-  const auto update = ValidatedUpdate::Create(TensorOf(), Columns<uint32_t>({1, 2, 100, 200}, {1, 2, 3, 4}), 1.0);
-  EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(update.status().message()),
-              AllOf(HasSubstr("tensor 'embedding'"), HasSubstr("position 2"), HasSubstr("key 100")));
-}
-
 TEST(ValidatedUpdate, Create_Nonfinite_NamesTensorKeyPositionAndValue) {
   const auto update = ValidatedUpdate::Create(
       TensorOf(100, 2), Columns<uint32_t>({1, 23}, {1, 2, 3, std::numeric_limits<float>::infinity()}), 1.0);
   EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(update.status().message()),
               HasSubstr("tensor 'embedding', key 23, position 1, column 1: value inf is not finite"));
-}
-
-TEST(ValidatedUpdate, Create_Nonfinite_FarIntoTheValues_IsFound) {
-  for (const size_t at : {0, 4095, 4096, 4097, 9999}) {
-    std::vector<float> values(10000, 1.0f);
-    values[at] = std::nanf("");
-    std::vector<uint32_t> keys(10000, 7);
-    const auto update = ValidatedUpdate::Create(TensorOf(), Columns<uint32_t>(keys, values), 1.0);
-    EXPECT_THAT(std::string(update.status().message()), HasSubstr("position " + std::to_string(at) + ":"));
-  }
-}
-
-TEST(ValidatedUpdate, Create_Propagate_TakesNonfinite) {
-  TensorSpec spec = TensorOf();
-  spec.aggregation.on_nonfinite = NonfinitePolicy::kPropagate;
-  EXPECT_TRUE(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {std::nanf("")}), 1.0).ok());
 }
 
 TEST(ValidatedUpdate, Create_KeysOfTheWrongWidth_AreRefused) {
@@ -178,15 +121,6 @@ TEST(ValidatedUpdate, Create_KeysOfTheWrongWidth_AreRefused) {
   EXPECT_TRUE(ValidatedUpdate::Create(TensorOf(0), Columns<uint64_t>({~uint64_t{0}}, {1}), 1.0).ok());
 }
 
-TEST(ValidatedUpdate, Create_WithoutValues_OnlyForUnion) {
-  TensorSpec spec = TensorOf();
-  EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {}), 1.0).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(ValidatedUpdate::Create(spec, Columns<uint32_t>({}, {}), 1.0).ok()) << "nothing has no values";
-  spec.aggregation.op = Op::kUnion;
-  EXPECT_TRUE(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {}), 1.0).ok());
-}
-
 TEST(ValidatedUpdate, Create_ValuesForUnion_AreCheckedAndDropped) {
   TensorSpec spec = TensorOf();
   spec.aggregation.op = Op::kUnion;
@@ -196,66 +130,6 @@ TEST(ValidatedUpdate, Create_ValuesForUnion_AreCheckedAndDropped) {
   EXPECT_EQ(update->values(), nullptr);
   EXPECT_EQ(ValidatedUpdate::Create(spec, Columns<uint32_t>({1}, {NAN}), 1.0).status().code(),
             absl::StatusCode::kInvalidArgument);
-}
-
-TEST(ValidatedUpdate, Create_DenseTensor_TakesAllRowsAndNothingElse) {
-  TensorSpec spec = TensorOf(5);
-  spec.layout = Layout::kDense;
-  EXPECT_TRUE(ValidatedUpdate::Create(spec, RunOf(0, 5), 1.0).ok());
-  for (const auto& [first, count] : {std::pair{0, 4}, std::pair{1, 4}, std::pair{0, 0}}) {
-    const auto update =
-        ValidatedUpdate::Create(spec, RunOf(static_cast<uint64_t>(first), static_cast<uint64_t>(count)), 1.0);
-    EXPECT_EQ(update.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(update.status().message()), AllOf(HasSubstr("embedding"), HasSubstr("5")));
-  }
-}
-
-TEST(ValidateWeight, FiniteAndNotNegative) {
-  for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
-    TensorSpec spec = TensorOf();
-    spec.aggregation.weighting = weighting;
-    for (const double good : {0.0, -0.0, 0x1p-1074, 0.5, 0x1p960}) EXPECT_TRUE(ValidateWeight(spec, good).ok()) << good;
-    for (const double bad : {-1.5, -0x1p-1074, HUGE_VAL, -HUGE_VAL, std::nan("")}) {
-      EXPECT_EQ(ValidateWeight(spec, bad).code(), absl::StatusCode::kInvalidArgument) << bad;
-    }
-    EXPECT_THAT(std::string(ValidateWeight(spec, -1.5).message()), AllOf(HasSubstr("embedding"), HasSubstr("-1.5")));
-  }
-}
-
-TEST(ValidateWeight, SumsThatCouldBecomeInfinite_AreRefused) {
-  TensorSpec spec = TensorOf();
-  const double heavy = std::nextafter(0x1p960, HUGE_VAL);
-  EXPECT_TRUE(ValidateWeight(spec, heavy).ok()) << "kUniform";
-  spec.aggregation.weighting = Weighting::kByWeight;
-  EXPECT_EQ(ValidateWeight(spec, heavy).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(ValidateWeight(spec, heavy).message()), AllOf(HasSubstr("embedding"), HasSubstr("2^960")));
-}
-
-TEST(ValidateWeight, IntegerTensorsByWeight_TakeIntegersBelow2To53) {
-  TensorSpec spec = TensorOf();
-  spec.dtype = DType::kInt32;
-  for (const Op op : {Op::kSum, Op::kMean, Op::kMin, Op::kUnion}) {
-    spec.aggregation.op = op;
-    spec.aggregation.weighting = Weighting::kByWeight;
-    EXPECT_TRUE(ValidateWeight(spec, 0x1p53 - 1).ok());
-    EXPECT_EQ(ValidateWeight(spec, 0x1p53).code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(ValidateWeight(spec, 2.5).code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(ValidateWeight(spec, 2.5).message()), HasSubstr("2.5"));
-    spec.aggregation.weighting = Weighting::kUniform;
-    EXPECT_TRUE(ValidateWeight(spec, 2.5).ok());
-  }
-}
-
-TEST(ValidateWeight, FixedPoint_UpToItsBound) {
-  TensorSpec spec = TensorOf();
-  spec.aggregation.numerics = Numerics::kFixedPoint;
-  spec.aggregation.value_bound = 1.0;
-  spec.aggregation.weight_bound = 4.0;
-  spec.aggregation.max_submissions = 5;
-  EXPECT_TRUE(ValidateWeight(spec, 100.0).ok()) << "kUniform";
-  spec.aggregation.weighting = Weighting::kByWeight;
-  EXPECT_TRUE(ValidateWeight(spec, 4.0).ok());
-  EXPECT_EQ(ValidateWeight(spec, std::nextafter(4.0, 5.0)).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(ValidatedUpdate, Create_DenseTensorWithAListOfKeys_SaysWhatItTakes) {
