@@ -82,13 +82,6 @@ TEST(StrictExecutor, AThreadThatLeavesEarly_ErrorNamesTheBarrierOfTheOthers) {
   EXPECT_NE(error.find("thread 7 has returned"), std::string::npos) << error;
 }
 
-TEST(StrictExecutor, OneBarrierForAll_NoError) {
-  EXPECT_EQ(ErrorOf([](auto& block) {
-              for (int i = 0; i < 3; ++i) block.Phase([](uint32_t) {});
-            }),
-            "");
-}
-
 // ---- the engine on it
 
 #ifdef SPARSEAGG_TINY_BLOCKS

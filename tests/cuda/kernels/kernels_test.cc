@@ -1,11 +1,9 @@
 // Kernel bodies under the host executor: what the contract suite does not pin down by itself.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "cuda/kernels/number.h"
 #include "host/base/half.h"
@@ -16,7 +14,6 @@
 namespace sparseagg::testing {
 namespace {
 
-using cuda::HostExecutor;
 using cuda::Number;
 
 // ---- numbers
@@ -80,42 +77,6 @@ TEST(KernelNumbers, Float32AndFloat64_HaveOneNanAndNoMinusZero) {
   EXPECT_EQ(cuda::RoundTo(Number::kFloat64, -0.0), 0u);
   EXPECT_EQ(cuda::RoundTo(Number::kFloat32, 0x1p-149), 1u) << "denormals are kept";
   EXPECT_EQ(cuda::RoundTo(Number::kFloat64, -5e-324), 0x8000000000000001u);
-}
-
-// ---- the executor
-
-struct Visits {
-  std::vector<int>* counts;
-  std::vector<uint64_t>* order;
-  uint64_t size() const { return counts->size(); }
-  void operator()(uint64_t i) const {
-    ++(*counts)[i];
-    order->push_back(i);
-  }
-};
-
-TEST(HostExecutor, AnySizeAndSeed_EveryIndexOnce) {
-  for (const uint64_t size : {0, 1, 2, 3, 31, 32, 33, 256, 1000}) {
-    for (uint64_t seed = 0; seed < 20; ++seed) {
-      std::vector<int> counts(size);
-      std::vector<uint64_t> order;
-      HostExecutor(seed).RunElements(Visits{&counts, &order});
-      EXPECT_EQ(counts, std::vector<int>(size, 1)) << size << " " << seed;
-    }
-  }
-}
-
-TEST(HostExecutor, Seeds_GiveDifferentOrders) {
-  std::vector<std::vector<uint64_t>> orders;
-  for (uint64_t seed = 0; seed < 3; ++seed) {
-    std::vector<int> counts(1000);
-    std::vector<uint64_t> order;
-    HostExecutor(seed).RunElements(Visits{&counts, &order});
-    orders.push_back(order);
-  }
-  EXPECT_TRUE(std::is_sorted(orders[0].begin(), orders[0].end()));
-  EXPECT_NE(orders[1], orders[0]);
-  EXPECT_NE(orders[2], orders[1]);
 }
 
 }  // namespace

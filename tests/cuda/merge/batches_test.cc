@@ -94,13 +94,6 @@ Merged MergeWithin(size_t budget_bytes, KeyOrder order, size_t real_bytes = ~siz
   return merged;
 }
 
-TEST(Batches, RoomForAll_OneBatch) {
-  const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled);
-  EXPECT_EQ(merged.disagreement, "");
-  EXPECT_EQ(merged.record.num_sorts, 1u);
-  EXPECT_EQ(merged.record.num_results, 1u);
-}
-
 TEST(Batches, RoomForSome_SeveralBatchesInCanonicalOrder) {
   for (const KeyOrder order : {KeyOrder::kSortedUnique, KeyOrder::kShuffled}) {
     const Merged merged = MergeWithin(50'000, order);
@@ -109,20 +102,6 @@ TEST(Batches, RoomForSome_SeveralBatchesInCanonicalOrder) {
     EXPECT_LE(merged.record.num_sorts, 30u) << "batches are smaller than they need be";
     EXPECT_EQ(merged.record.num_results, 1u);
   }
-}
-
-TEST(Batches, DeviceHasLessThanItSaid_SmallerBatchesOnIt) {
-  const Merged merged = MergeWithin(1'000'000, KeyOrder::kShuffled, 40'000);
-  EXPECT_EQ(merged.disagreement, "");
-  EXPECT_GE(merged.record.num_sorts, 3u);
-  EXPECT_EQ(merged.record.num_results, 1u) << "the CPU engine had to do it";
-}
-
-TEST(Batches, RoomForNone_TheCpuEngineMerges) {
-  const Merged merged = MergeWithin(200, KeyOrder::kShuffled);
-  EXPECT_EQ(merged.disagreement, "");
-  EXPECT_EQ(merged.record.num_sorts, 0u);
-  EXPECT_EQ(merged.record.num_results, 0u);
 }
 
 // Counts attempts, and what was sent.
@@ -249,20 +228,6 @@ TEST(Slabs, RoomForSome_AsManyAsFit) {
   EXPECT_LE(merged.record.num_results, 30u) << "slabs are smaller than they need be";
 }
 
-TEST(Slabs, DeviceHasLessThanItSaid_SmallerSlabsOnIt) {
-  const Merged merged = MergeWithin(1'000'000, KeyOrder::kSortedUnique, 40'000, 4'000);
-  EXPECT_EQ(merged.disagreement, "");
-  EXPECT_GE(merged.record.num_results, 3u) << "the CPU engine had to do it";
-}
-
-// A key that all have cannot be cut.
-TEST(Slabs, OneKeyIsTooMuch_Batches) {
-  const std::vector<std::vector<uint64_t>> keys(200, {7});
-  const Counted counted = CountMerge(10, keys, kMuchMemory, 100, 1);
-  EXPECT_EQ(counted.num_results, 1u);
-  EXPECT_GE(counted.counts.sorted_entries, 200u);
-}
-
 TEST(Batches, SubmissionTooLargeToCheck_OneAttempt_ThenOnTheCpu) {
   TensorSpec spec;
   spec.name = "t";
@@ -320,55 +285,6 @@ TEST(DenseResult, BytesBeyond64Bits_NoMemory_AsOnTheCpu) {
     EXPECT_THROW(std::move(*accumulator).Finish(order).status().IgnoreError(), std::bad_alloc);
   }
 }
-
-// ---- the cursor
-
-std::vector<ValidatedUpdate> Updates(const std::vector<std::vector<uint64_t>>& keys) {
-  TensorSpec spec;
-  spec.name = "t";
-  std::vector<ValidatedUpdate> updates;
-  for (const std::vector<uint64_t>& each : keys) {
-    RawTensor raw;
-    raw.keys = each;
-    raw.values.assign(each.size() * sizeof(float), '\0');
-    updates.push_back((*BuildUpdates({spec}, {"c", 1.0, {raw}})).front());
-  }
-  return updates;
-}
-
-// "update:first+count …" of each batch.
-std::vector<std::string> Cut(const std::vector<ValidatedUpdate>& updates, uint64_t max_tuples) {
-  std::vector<const ValidatedUpdate*> pointers;
-  for (const ValidatedUpdate& update : updates) pointers.push_back(&update);
-  cuda::BatchCursor cursor(pointers);
-  std::vector<std::string> batches;
-  while (!cursor.done()) {
-    std::string text;
-    for (const cuda::UpdateRange& range : cursor.Next(max_tuples)) {
-      absl::StrAppend(&text, text.empty() ? "" : " ", range.update - updates.data(), ":", range.first, "+",
-                      range.count);
-    }
-    batches.push_back(text);
-  }
-  return batches;
-}
-
-using Strings = std::vector<std::string>;
-
-TEST(BatchCursor, UniqueUpdates_AreCutAtTheLimit) {
-  const auto updates = Updates({{1, 2, 3}, {}, {4, 5, 6, 7, 8}, {9}});
-  EXPECT_EQ(Cut(updates, 4), (Strings{"0:0+3 2:0+1", "2:1+4", "3:0+1"}));
-  EXPECT_EQ(Cut(updates, 9), (Strings{"0:0+3 2:0+5 3:0+1"}));
-  EXPECT_EQ(Cut(updates, 1).size(), 9u);
-}
-
-TEST(BatchCursor, UpdatesThatMayRepeatKeys_StayWhole) {
-  const auto updates = Updates({{1, 2}, {5, 4, 4, 3}, {6, 6}});
-  EXPECT_EQ(Cut(updates, 3), (Strings{"0:0+2", "1:0+4", "2:0+2"}));
-  EXPECT_EQ(Cut(updates, 6), (Strings{"0:0+2 1:0+4", "2:0+2"}));
-}
-
-TEST(BatchCursor, OnlyEmptyUpdates_NoBatch) { EXPECT_EQ(Cut(Updates({{}, {}}), 3), Strings{}); }
 
 }  // namespace
 }  // namespace sparseagg::testing
