@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jobs
@@ -25,12 +25,6 @@ BAD = 2
 SPARSE = ["embedding.weight"]
 KEYS, ROWS = "embedding.weight:keys", "embedding.weight:rows"
 ROW = np.ones((1, jobs.WIDTH), np.float32)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[sa.Client]:
-    with sa.Client(":local:") as client:
-        yield client
 
 
 def without(*bad: int) -> jobs.Arrays:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import jobs
@@ -17,12 +16,6 @@ from sparseagg.flower import SparseFedAdam, SparseFedAvg, sparse_mod
 NODES = 6
 SPARSE = ["embedding.weight"]
 LOST_ROW = 17
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[sa.Client]:
-    with sa.Client(":local:") as client:
-        yield client
 
 
 def model() -> jobs.Arrays:

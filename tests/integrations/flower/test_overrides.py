@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import flwr.server.strategy as legacy_strategies
@@ -137,12 +137,6 @@ def handing_on(base: type, change: Callable[[list[Message]], Iterable[Message]])
             return super().aggregate_train(server_round, change(list(replies)))
 
     return Override
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[sa.Client]:
-    with sa.Client(":local:") as client:
-        yield client
 
 
 @pytest.mark.parametrize("behind", [False, True])

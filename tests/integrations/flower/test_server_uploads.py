@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jobs
@@ -20,18 +19,12 @@ NODES = 6
 SPARSE = ["embedding.weight"]
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[sa.Client]:
-    with sa.Client(":local:") as client:
-        yield client
-
-
-def test_model_has_the_bits_of_arrays_in_replies(client: sa.Client, tmp_path: Any) -> None:
+def test_model_has_the_bits_of_arrays_in_replies(server: sa.Client, tmp_path: Any) -> None:
     wanted, _ = start(
         SparseFedAvg(sparse=SPARSE), LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path)]), NODES)
     )
     grid = LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path)]), NODES, seed=1)
-    got, result = start(SparseFedAvg(sparse=SPARSE, server=client), grid)
+    got, result = start(SparseFedAvg(sparse=SPARSE, server=server), grid)
     assert all(got[name].tobytes() == array.tobytes() for name, array in wanted.items())
     assert set(result.train_metrics_clientapp[2]) == {"loss"}
     # A reply has metrics and the configuration alone.
@@ -52,7 +45,7 @@ def test_model_has_the_bits_of_arrays_in_replies_with_a_cluster(tmp_path: Any) -
 
 
 def test_client_that_dies_after_its_upload_does_not_count(
-    client: sa.Client, tmp_path: Any, caplog: pytest.LogCaptureFixture
+    server: sa.Client, tmp_path: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     inner = jobs.make_client_app([sparse_mod(copies=tmp_path)])
 
@@ -63,7 +56,7 @@ def test_client_that_dies_after_its_upload_does_not_count(
         return reply
 
     caplog.set_level("INFO", "flwr")
-    got, _ = start(SparseFedAvg(sparse=SPARSE, server=client), LocalGrid(app, NODES), rounds=1)  # type: ignore[arg-type]
+    got, _ = start(SparseFedAvg(sparse=SPARSE, server=server), LocalGrid(app, NODES), rounds=1)  # type: ignore[arg-type]
     before = jobs.initial_model()
     trained = [jobs.train_arrays(before, partition, 1) for partition in range(NODES) if partition != 2]
     wanted = jobs.rounded(before, jobs.average(before, trained))
@@ -71,7 +64,7 @@ def test_client_that_dies_after_its_upload_does_not_count(
     assert "aggregate_train: Received 5 results and 1 failures" in caplog.text
 
 
-def test_late_and_repeated_submissions_are_error_replies(client: sa.Client, tmp_path: Any) -> None:
+def test_late_and_repeated_submissions_are_error_replies(server: sa.Client, tmp_path: Any) -> None:
     app = jobs.make_client_app([sparse_mod(copies=tmp_path)])
     messages: list[tuple[Message, RecordDict, Any]] = []
 
@@ -98,7 +91,7 @@ def test_late_and_repeated_submissions_are_error_replies(client: sa.Client, tmp_
             return replies
 
     grid = Recording(app, NODES, silent=[0])
-    got, _ = start(SparseFedAvg(sparse=SPARSE, server=client, fraction_evaluate=0.0), grid, rounds=1, timeout=5)
+    got, _ = start(SparseFedAvg(sparse=SPARSE, server=server, fraction_evaluate=0.0), grid, rounds=1, timeout=5)
     before = jobs.initial_model()
     trained = [jobs.train_arrays(before, partition, 1) for partition in range(1, NODES)]
     wanted = jobs.rounded(before, jobs.average(before, trained))
@@ -110,7 +103,7 @@ def test_late_and_repeated_submissions_are_error_replies(client: sa.Client, tmp_
     assert re.match(r"sparseagg: client '0000000000:\d+': rounds/", late.error.reason)
 
 
-def test_server_that_cannot_be_reached_is_an_error_of_the_client(client: sa.Client, tmp_path: Any) -> None:
+def test_server_that_cannot_be_reached_is_an_error_of_the_client(server: sa.Client, tmp_path: Any) -> None:
     inner = jobs.make_client_app([sparse_mod(copies=tmp_path)])
 
     def app(message: Message, context: Any) -> Message:
@@ -120,7 +113,7 @@ def test_server_that_cannot_be_reached_is_an_error_of_the_client(client: sa.Clie
             message.content = RecordDict({**message.content, CONFIG: ConfigRecord(config)})
         return inner(message, context)
 
-    strategy = SparseFedAvg(sparse=SPARSE, server=client, fraction_evaluate=0.0)
+    strategy = SparseFedAvg(sparse=SPARSE, server=server, fraction_evaluate=0.0)
     grid = LocalGrid(app, 3)  # type: ignore[arg-type]
     start(strategy, grid, rounds=1, timeout=120)
     errors = [reply for reply in grid.replies if reply.has_error()]

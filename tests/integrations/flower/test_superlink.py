@@ -85,3 +85,35 @@ def test_uploads_with_tls_and_a_token_for_each_node(tmp_path: pathlib.Path) -> N
 
         with SuperLink(tmp_path, NODES, environment=environment) as link:
             check(out, link.run(SERVER.format(options=f", server={server.address!r}", out=str(out)), CLIENT))
+
+
+BUFFERED_SERVER = """
+import jobs
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import ServerApp
+from sparseagg.flower import SparseFedBuff
+
+app = ServerApp()
+
+def keep(version, record):
+    np.savez(f"{folder}/{{version}}.npz", **{{name: array.numpy() for name, array in record.items()}})
+
+@app.main()
+def main(grid, context):
+    record = ArrayRecord({{name: Array(array) for name, array in jobs.initial_model().items()}})
+    strategy = SparseFedBuff(sparse=["embedding.weight"], concurrency=2, buffer=2, min_nodes=2)
+    strategy.start(grid, record, 3, 120, evaluate_fn=keep)
+"""
+
+
+def test_buffered_versions(link: SuperLink, tmp_path: pathlib.Path) -> None:
+    log = link.run(BUFFERED_SERVER.format(folder=tmp_path), CLIENT)
+    assert "Traceback" not in log
+    models = []
+    for version in range(4):
+        with np.load(tmp_path / f"{version}.npz") as found:
+            models.append(found["embedding.weight"])
+    np.testing.assert_array_equal(models[0], jobs.initial_model()["embedding.weight"])
+    for before, after in zip(models, models[1:]):
+        assert 0 < (before != after).any(axis=1).sum() <= NODES * jobs.TOUCHED

@@ -5,8 +5,10 @@ import hashlib
 import pathlib
 import re
 
+import numpy as np
 import torch
 from embedding_model import Recommender
+from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.shareablegenerators.full_model_shareable_generator import FullModelShareableGenerator
 from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
@@ -16,6 +18,7 @@ from nvflare.fuel.utils.constants import FrameworkType
 from nvflare.job_config.api import FedJob
 from nvflare.job_config.script_runner import ScriptRunner
 from nvflare.recipe.sim_env import SimEnv
+from sparseagg.nvflare import SparseAggregator
 
 HERE = pathlib.Path(__file__).parent
 NUM_SITES = 8
@@ -91,3 +94,15 @@ def result_of(site, params, steps=1, **options):
     """Returns a site's result as NVFlare's FedAvg gives it to an aggregator."""
     meta = {"client_name": site, "NUM_STEPS_CURRENT_ROUND": steps}
     return FLModel(params=params, meta=meta, **options)
+
+
+def aggregator_of(model, **options):
+    """Returns an aggregator that has been given the model of a round."""
+    aggregator = SparseAggregator(**options)
+    aggregator.fl_ctx = FLContext()
+    aggregator.set_model(model)
+    return aggregator
+
+
+def as_numpy(model):
+    return {name: np.asarray(array) for name, array in model.items()}

@@ -2,15 +2,17 @@
 
 import contextlib
 import copy
+import functools
 import pickle
 import threading
 
+import jobs
 import numpy as np
 import pytest
 import sparseagg as sa
 import torch
 from guarded_server import GuardedServer
-from jobs import result_of
+from jobs import as_numpy, result_of
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReservedKey
 from nvflare.apis.fl_context import FLContext
@@ -23,6 +25,7 @@ from sparseagg.cluster import Cluster
 from sparseagg.nvflare import MergedRows, SparseAggregator, sparse_diff
 
 SEED = 7
+aggregator_of = functools.partial(jobs.aggregator_of, sparse=["table"])
 
 
 def arrays(kind="numpy"):
@@ -49,13 +52,6 @@ def trained(model, site):
     return after
 
 
-def aggregator_of(model, **options):
-    aggregator = SparseAggregator(sparse=["table"], **options)
-    aggregator.fl_ctx = FLContext()
-    aggregator.set_model(model)
-    return aggregator
-
-
 def merged(model, sites, form, **options):
     """The model after one round, in which sites of these numbers send their results in this order."""
     aggregator = aggregator_of(model, **options)
@@ -64,10 +60,6 @@ def merged(model, sites, form, **options):
         params = sparse_diff(model, after, ["table"]) if form == "DIFF" else after
         assert aggregator.accept_model(result_of(f"site-{site}", params, steps=site, params_type=form))
     return FLModelUtils.update_model(FLModel(params=dict(model)), aggregator.aggregate_model()).params
-
-
-def as_numpy(model):
-    return {name: np.asarray(array) for name, array in model.items()}
 
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import sparseagg as sa
 import torch
-from jobs import HERE, result_of
+from jobs import HERE, aggregator_of, as_numpy, result_of
 from nvflare.apis.dxo import DXO, DataKind, from_shareable
-from nvflare.apis.fl_context import FLContext, FLContextManager
+from nvflare.apis.fl_context import FLContextManager
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.client.utils import numerical_params_diff
@@ -19,17 +19,6 @@ KINDS = ["numpy", "torch"]
 
 def of_kind(kind, arrays):
     return arrays if kind == "numpy" else {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-
-
-def as_numpy(arrays):
-    return {name: np.asarray(array) for name, array in arrays.items()}
-
-
-def aggregator_of(model, **options):
-    aggregator = SparseAggregator(**options)
-    aggregator.fl_ctx = FLContext()
-    aggregator.set_model(model)
-    return aggregator
 
 
 def next_model(model, aggregator):

@@ -15,23 +15,6 @@ from every_client import digest, one
 from test_engine import floats
 
 
-@pytest.mark.parametrize("numerics", [{}, {"numerics": "fixed_point", "value_bound": 8.0, "max_submissions": 40}])
-def test_aggregator_merge_equals_one_aggregator(numerics):
-    rng = np.random.default_rng(5)
-    spec = one(num_rows=60, row_width=2, return_counts=True, **numerics)
-    updates = {f"c{i:02}": (rng.integers(0, 60, 40), rng.uniform(-1, 1, (40, 2)).astype(np.float32)) for i in range(9)}
-    parts = [sa.Aggregator(spec) for _ in range(3)]
-    for i, (name, update) in enumerate(updates.items()):
-        parts[i % 3].add(name, update)
-    parts[1].merge(parts[2])
-    parts[0].merge(parts[1])
-    assert parts[0].num_submissions == 9
-    assert digest(parts[0].finish()) == digest(sa.aggregate(updates, spec))
-    for spent in parts:
-        with pytest.raises(sa.errors.FailedPreconditionError, match="finished or merged away"):
-            spent.add("x", (np.array([1]), floats(1, 1)))
-
-
 def test_aggregator_merge_refuses_what_does_not_fit():
     a, b = sa.Aggregator(one()), sa.Aggregator(one())
     a.add("x", (np.array([1]), floats(1)))

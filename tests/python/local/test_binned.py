@@ -56,29 +56,6 @@ def test_bits_are_those_of_the_definition_in_any_order(dtype, family):
         assert whole.finish()["v"].values.tobytes() == bits
 
 
-@pytest.mark.parametrize("family", SEEDS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_tree_of_partials_has_the_bits_of_a_flat_sum(dtype, family):
-    rng = np.random.default_rng(family)
-    values, weights = multisets(rng, family, dtype), rng.integers(1, 500, CLIENTS) / 4
-    spec = binned(dtype, op="mean", weighting="by_weight", return_weights=True, return_counts=True)
-    flat = sa.Aggregator(spec)
-    leaves = [sa.Aggregator(spec) for _ in range(4)]
-    for client in range(CLIENTS):
-        for each in (flat, leaves[client % 4]):
-            each.add(f"{client}", values[client], weight=float(weights[client]))
-    relays = [sa.Aggregator(spec) for _ in range(2)]
-    for at in rng.permutation(4):
-        relays[at % 2].add_partial(f"leaf {at}", leaves[at].export_partial())
-    root = sa.Aggregator(spec)
-    for at in rng.permutation(2):
-        root.add_partial(f"relay {at}", relays[at].export_partial())
-    assert root.num_submissions == CLIENTS
-    expected, got = flat.finish()["v"], root.finish()["v"]
-    for name in ("values", "weights", "counts"):
-        assert getattr(got, name).tobytes() == getattr(expected, name).tobytes(), name
-
-
 # Of a block of one row: head, name, sum of weights, key, digits, top.
 TOTAL, KEYS, DIGITS, TOP = 88, 120, 128, 144
 NOT_A_SUM = "value 0 of row 0 is larger than 3 submissions can make it"

@@ -98,40 +98,6 @@ def test_memory_limit_cannot_be_kept_by_a_fold():
     sa.aggregate([update] * 100, one(num_rows=10_000), memory_limit=1 << 20)
 
 
-@pytest.mark.parametrize("layout", ["sparse", "dense"])
-def test_key_without_weight_is_left_out(layout):
-    """A client without samples costs the others nothing but the keys that it alone has."""
-    fill = {"fill": -1.0} if layout == "dense" else {}
-    for options in (
-        {"op": "median"},
-        {"op": "quantile", "quantile": 0.5},
-        {"op": "trimmed_mean", "trim_fraction": 0.0},
-        {"op": "coordinate_mean"},
-    ):
-        tensor = sa.TensorSpec("v", "float64", num_rows=10, row_width=2, result_layout=layout, **fill)
-        spec = sa.RoundSpec([tensor], weighting="by_weight", return_counts=True, return_weights=True, **options)
-        updates = {
-            "empty": (([1, 3, 8], np.ones((3, 2))), 0),
-            "a": (([3, 5], np.full((2, 2), 2.0)), 2),
-            "b": (([9], np.full((1, 2), 4.0)), 1),
-        }
-        expected = {name: reference.Update({"v": update}, weight) for name, (update, weight) in updates.items()}
-        for result in (sa.aggregate(updates, spec), _over_memory(updates, spec)):
-            assert reference.differences(spec, expected, result) == []
-            kept = result["v"].keys[result["v"].counts > 0]
-            assert kept.tolist() == [3, 5, 9]
-
-
-def test_trimmed_mean_whose_middle_has_no_weight_is_left_out():
-    spec = one(op="trimmed_mean", trim_fraction=0.4, weighting="by_weight")
-    assert len(sa.aggregate([(([3], [float(i)]), weight) for i, weight in enumerate((1, 0, 1))], spec)["v"]) == 0
-
-
-def _over_memory(updates: list[Any], spec: sa.RoundSpec) -> sa.Result:
-    with sa.Client(":memory:") as client:
-        return client.aggregate(updates, spec)
-
-
 @pytest.mark.parametrize("num_rows", [15_000, 2**32, 2**40, 0])
 @pytest.mark.parametrize(
     "options", [{"op": "median"}, {"op": "trimmed_mean", "trim_fraction": 0.2}], ids=["median", "trim"]

@@ -25,22 +25,6 @@ def test_cut_is_of_the_finished_rows():
     assert (summary.num_keys, summary.num_cut_keys) == (2, 1)
 
 
-def test_options_of_the_round_leave_other_tensors_alone():
-    tensors = [
-        sa.TensorSpec("sparse", "float32", num_rows=10),
-        sa.TensorSpec("own", "float32", num_rows=10, result_top_k=1),
-        sa.TensorSpec("whole", "float32", num_rows=10, result_top_k=0),
-        sa.TensorSpec("dense", "float32", num_rows=4, layout="dense"),
-        sa.TensorSpec("union", "float32", num_rows=10, op="union"),
-    ]
-    rows = ([1, 2, 3], [1.0, 2.0, 3.0])
-    update = {"sparse": rows, "own": rows, "whole": rows, "dense": np.ones(4, np.float32), "union": ([1, 2, 3], None)}
-    result = sa.aggregate([update], sa.RoundSpec(tensors, result_top_k=2))
-    assert {name: len(part) for name, part in result.items()} == {
-        "sparse": 2, "own": 1, "whole": 3, "dense": 4, "union": 3,
-    }  # fmt: skip
-
-
 def test_result_of_a_million_rows_is_numpys_choice():
     rng = np.random.default_rng(3)
     rows = rng.standard_normal((1_000_000, 3)).astype(np.float32)
