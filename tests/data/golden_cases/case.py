@@ -72,3 +72,14 @@ def int64s(*values: int) -> np.ndarray:
 
 INT64_MAX = 2**63 - 1
 NAN, INF = math.nan, math.inf
+
+
+def spoiling(**fields: Any) -> Callable[[Chunks], None]:
+    """Sets fields of the first slice to values, or to what functions make of them."""
+
+    def change(chunks: Chunks) -> None:
+        piece = chunks[0].slices[0]
+        for name, value in fields.items():
+            setattr(piece, name, value(getattr(piece, name)) if callable(value) else value)
+
+    return change

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import sparseagg as sa
@@ -18,6 +18,7 @@ from golden_cases.case import (
     Chunks,
     Client,
     one,
+    spoiling,
     unchecked,
     v,
 )
@@ -37,42 +38,11 @@ def refusals() -> list[Case]:
     ) -> Case:
         return Case(name, comment, spec or one(), [client, good], client.id, code, message, chunk_bytes)
 
-    def spoilt(change: Callable[[Chunks], None]) -> Client:
-        return v("bad", [3, 4, 3], [1.0, 2.0, 3.0], 1.0, change)
+    def spoilt(**fields: Any) -> Client:
+        return v("bad", [3, 4, 3], [1.0, 2.0, 3.0], 1.0, spoiling(**fields))
 
-    def key_at_num_rows(chunks: Chunks) -> None:
-        chunks[0].slices[0].keys = np.array([3, 10, 4], "<u4").tobytes()
-
-    def rename(chunks: Chunks) -> None:
-        chunks[0].slices[0].tensor = "w"
-
-    def retype(chunks: Chunks) -> None:
-        chunks[0].slices[0].value_encoding = pb.VALUE_ENCODING_INT32
-
-    def drop_value(chunks: Chunks) -> None:
-        chunks[0].slices[0].values = chunks[0].slices[0].values[:8]
-
-    def drop_byte(chunks: Chunks) -> None:
-        chunks[0].slices[0].values = chunks[0].slices[0].values[:11]
-
-    def drop_key_byte(chunks: Chunks) -> None:
-        chunks[0].slices[0].keys = chunks[0].slices[0].keys[:11]
-
-    def miscount(chunks: Chunks) -> None:
-        chunks[0].slices[0].num_keys = 4
-
-    def say_sorted(chunks: Chunks) -> None:
-        chunks[0].slices[0].keys_sorted = True
-
-    def say_unique(chunks: Chunks) -> None:
-        chunks[0].slices[0].keys_unique = True
-
-    def unencoded_keys(chunks: Chunks) -> None:
-        chunks[0].slices[0].key_encoding = pb.KEY_ENCODING_UNSPECIFIED
-
-    def no_values(chunks: Chunks) -> None:
-        chunks[0].slices[0].value_encoding = pb.VALUE_ENCODING_NONE
-        chunks[0].slices[0].values = b""
+    def no_round(name: str, comment: str, message: str, spec: sa.RoundSpec) -> Case:
+        return Case(name, comment, spec, [], "", INVALID_ARGUMENT, message)
 
     def skip_one(chunks: Chunks) -> None:
         for chunk in chunks[1:]:
@@ -82,7 +52,12 @@ def refusals() -> list[Case]:
     dense = one(num_rows=3, layout="dense")
     good_dense = Client("good", {"v": [1.0, 2.0, 3.0]})
     return [
-        bad("key_beyond_num_rows", "The first key that is too large is named.", "key 10", spoilt(key_at_num_rows)),
+        bad(
+            "key_beyond_num_rows",
+            "The first key that is too large is named.",
+            "key 10",
+            spoilt(keys=np.array([3, 10, 4], "<u4").tobytes()),
+        ),
         bad(
             "weight_without_effect",
             "Where no tensor is weighted, a weight other than 1 is an error of the caller.",
@@ -90,21 +65,28 @@ def refusals() -> list[Case]:
             v("bad", [3], [1.0], 3.0),
             one(op="mean"),
         ),
-        bad("unknown_tensor", "The message lists the known ones.", "'w'", spoilt(rename)),
-        bad("wrong_dtype", "Values are not converted.", "'v'", spoilt(retype)),
-        bad("values_do_not_fit_keys", "keys·row_width ≠ values.", "'v'", spoilt(drop_value)),
-        bad("value_bytes_are_no_multiple", "11 bytes are no float32s.", "11", spoilt(drop_byte)),
-        bad("key_bytes_are_no_multiple", "11 bytes are no keys.", "11", spoilt(drop_key_byte)),
-        bad("num_keys_disagrees", "It must agree with the bytes when it is set.", "'v'", spoilt(miscount)),
-        bad("false_sorted_flag", "A promise that is checked.", "keys_sorted", spoilt(say_sorted)),
-        bad("false_unique_flag", "A promise that is checked.", "keys_unique", spoilt(say_unique)),
-        bad("no_key_encoding", "Keys need an encoding.", "'v'", spoilt(unencoded_keys)),
-        bad("missing_values", "Only a union does without.", "'v'", spoilt(no_values)),
+        bad("unknown_tensor", "The message lists the known ones.", "'w'", spoilt(tensor="w")),
+        bad("wrong_dtype", "Values are not converted.", "'v'", spoilt(value_encoding=pb.VALUE_ENCODING_INT32)),
+        bad("values_do_not_fit_keys", "keys·row_width ≠ values.", "'v'", spoilt(values=lambda values: values[:8])),
+        bad(
+            "value_bytes_are_no_multiple", "11 bytes are no float32s.", "11", spoilt(values=lambda values: values[:11])
+        ),
+        bad("key_bytes_are_no_multiple", "11 bytes are no keys.", "11", spoilt(keys=lambda keys: keys[:11])),
+        bad("num_keys_disagrees", "It must agree with the bytes when it is set.", "'v'", spoilt(num_keys=4)),
+        bad("false_sorted_flag", "A promise that is checked.", "keys_sorted", spoilt(keys_sorted=True)),
+        bad("false_unique_flag", "A promise that is checked.", "keys_unique", spoilt(keys_unique=True)),
+        bad("no_key_encoding", "Keys need an encoding.", "'v'", spoilt(key_encoding=pb.KEY_ENCODING_UNSPECIFIED)),
+        bad(
+            "missing_values",
+            "Only a union does without.",
+            "'v'",
+            spoilt(value_encoding=pb.VALUE_ENCODING_NONE, values=b""),
+        ),
         bad(
             "chunk_gap",
             "The number expected is named.",
             "1",
-            spoilt(skip_one),
+            v("bad", [3, 4, 3], [1.0, 2.0, 3.0], 1.0, skip_one),
             code=FAILED_PRECONDITION,
             chunk_bytes=80,
         ),
@@ -160,40 +142,25 @@ def refusals() -> list[Case]:
             one(op="mean", weighting="by_weight"),
             [v("a", [], [], 0.0)],
         ),
-        Case(
-            "unsigned_must_be_modular",
-            "Nobody gets a wrapped sum by accident.",
-            unchecked(one, "uint32"),
-            [],
-            "",
-            INVALID_ARGUMENT,
-            "modular",
+        no_round(
+            "unsigned_must_be_modular", "Nobody gets a wrapped sum by accident.", "modular", unchecked(one, "uint32")
         ),
-        Case(
+        no_round(
             "fixed_point_needs_a_bound",
             "The field is named.",
-            unchecked(one, numerics="fixed_point", max_submissions=3),
-            [],
-            "",
-            INVALID_ARGUMENT,
             "value_bound",
+            unchecked(one, numerics="fixed_point", max_submissions=3),
         ),
-        Case(
+        no_round(
             "dense_needs_num_rows",
             "Hashed keys have no dense result.",
-            unchecked(one, num_rows=0, result_layout="dense"),
-            [],
-            "",
-            INVALID_ARGUMENT,
             "num_rows",
+            unchecked(one, num_rows=0, result_layout="dense"),
         ),
-        Case(
+        no_round(
             "two_tensors_of_one_name",
             "Names are unique.",
-            unchecked(sa.RoundSpec, [sa.TensorSpec("v", dtype, num_rows=3) for dtype in ("float32", "float64")]),
-            [],
-            "",
-            INVALID_ARGUMENT,
             "'v'",
+            unchecked(sa.RoundSpec, [sa.TensorSpec("v", dtype, num_rows=3) for dtype in ("float32", "float64")]),
         ),
     ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from sparseagg._internal.wire.encode import WireFormat
 from sparseagg.v1 import aggregation_pb2 as pb
 
-from golden_cases.case import INVALID_ARGUMENT, Case, Chunks, Client, one, v
+from golden_cases.case import INVALID_ARGUMENT, Case, Chunks, Client, one, spoiling, v
 
 SEED = 20261129
 DELTA = WireFormat(keys=frozenset({"delta_bitpacked"}))
@@ -121,75 +121,39 @@ def packed() -> list[Case]:
 def packed_refusals() -> list[Case]:
     good = v("good", [1, 2], [1.0, 2.0])
 
-    def bad(name: str, comment: str, message: str, wire: WireFormat, change: Callable[[pb.TensorSlice], None]) -> Case:
-        def spoil(chunks: Chunks) -> None:
-            change(chunks[0].slices[0])
-
-        client = Client("bad", {"v": ([3, 4, 9], [1.0, 2.0, 3.0])}, spoil=spoil)
+    def bad(name: str, comment: str, message: str, wire: WireFormat = DELTA, **fields: Any) -> Case:
+        client = Client("bad", {"v": ([3, 4, 9], [1.0, 2.0, 3.0])}, spoil=spoiling(**fields))
         return Case(name, comment, one(), [client, good], "bad", INVALID_ARGUMENT, message, wire=wire)
 
-    def cut(piece: pb.TensorSlice) -> None:
-        piece.keys = piece.keys[:-1]
+    def pad(keys: bytes) -> bytes:
+        return keys[:-1] + bytes([keys[-1] | 0x80])
 
-    def lengthen(piece: pb.TensorSlice) -> None:
-        piece.keys += b"\0"
-
-    def shift(piece: pb.TensorSlice) -> None:
-        piece.first_key = 4
-
-    def wrap(piece: pb.TensorSlice) -> None:
-        piece.first_key = 2**64 - 1
-
-    def widen(piece: pb.TensorSlice) -> None:
-        piece.keys = b"\x41" + piece.keys[1:]
-
-    def pad(piece: pb.TensorSlice) -> None:
-        piece.keys = piece.keys[:-1] + bytes([piece.keys[-1] | 0x80])
-
-    def recount(piece: pb.TensorSlice) -> None:
-        piece.num_keys = 2
-
-    def unknown_keys(piece: pb.TensorSlice) -> None:
-        piece.key_encoding = 99
-
-    def unknown_values(piece: pb.TensorSlice) -> None:
-        piece.value_encoding = 99
-
-    def negate(piece: pb.TensorSlice) -> None:
-        piece.values = np.float32(-1).tobytes() + piece.values[4:]
-
-    def drop(piece: pb.TensorSlice) -> None:
-        piece.values = piece.values[:4]
-
-    def halve(piece: pb.TensorSlice) -> None:
-        piece.values = np.array([1, np.inf, 2], "<f2").tobytes()
+    def negative_scale(values: bytes) -> bytes:
+        return np.float32(-1).tobytes() + values[4:]
 
     int8, half = values_as("int8_scaled"), values_as("float16")
+    infinite = np.array([1, np.inf, 2], "<f2").tobytes()
+    as_int8 = spoiling(value_encoding=pb.VALUE_ENCODING_INT8_SCALED, values=np.float32(1).tobytes() + b"\1")
     return [
-        bad("delta_keys_cut", "The widths tell the length.", "2 bytes of keys", DELTA, cut),
-        bad("delta_keys_with_a_byte_more", "Nothing may follow.", "4 bytes of keys", DELTA, lengthen),
-        bad("delta_keys_beyond_num_rows", "The first key too large is named.", "key 10", DELTA, shift),
-        bad("delta_keys_that_wrap", "No key is taken modulo 2^64.", "key 18446744073709551615", DELTA, wrap),
-        bad("delta_width_above_64", "No gap has more bits than a key.", "65 bits", DELTA, widen),
-        bad("delta_padding", "The bits left over are zero.", "behind the last key", DELTA, pad),
-        bad("delta_num_keys_disagrees", "It must agree with the bytes.", "num_keys 2", DELTA, recount),
-        bad("unknown_key_encoding", "The message lists those known.", "DELTA_BITPACKED", DELTA, unknown_keys),
-        bad("unknown_value_encoding", "The message lists those known.", "NONE, INT8_SCALED", DELTA, unknown_values),
-        bad("int8_scale_negative", "Scales are ≥ 0.", "scale -1", int8, negate),
-        bad("int8_without_values", "A scale needs a value.", "4 bytes", int8, drop),
-        bad("float16_infinity", "Checked after widening.", "inf", half, halve),
+        bad("delta_keys_cut", "The widths tell the length.", "2 bytes of keys", keys=lambda keys: keys[:-1]),
+        bad("delta_keys_with_a_byte_more", "Nothing may follow.", "4 bytes of keys", keys=lambda keys: keys + b"\0"),
+        bad("delta_keys_beyond_num_rows", "The first key too large is named.", "key 10", first_key=4),
+        bad("delta_keys_that_wrap", "No key is taken modulo 2^64.", "key 18446744073709551615", first_key=2**64 - 1),
+        bad("delta_width_above_64", "No gap has more bits than a key.", "65 bits", keys=lambda keys: b"A" + keys[1:]),
+        bad("delta_padding", "The bits left over are zero.", "behind the last key", keys=pad),
+        bad("delta_num_keys_disagrees", "It must agree with the bytes.", "num_keys 2", num_keys=2),
+        bad("unknown_key_encoding", "The message lists those known.", "DELTA_BITPACKED", key_encoding=99),
+        bad("unknown_value_encoding", "The message lists those known.", "NONE, INT8_SCALED", value_encoding=99),
+        bad("int8_scale_negative", "Scales are ≥ 0.", "scale -1", int8, values=negative_scale),
+        bad("int8_without_values", "A scale needs a value.", "4 bytes", int8, values=lambda values: values[:4]),
+        bad("float16_infinity", "Checked after widening.", "inf", half, values=infinite),
         Case(
             "int8_values_of_integers",
             "They would have to be rounded.",
             one("int32"),
-            [v("bad", [3], [1], spoil=lambda chunks: _say_int8(chunks[0].slices[0])), v("good", [5], [1])],
+            [v("bad", [3], [1], spoil=as_int8), v("good", [5], [1])],
             "bad",
             INVALID_ARGUMENT,
             "INT8_SCALED",
         ),
     ]
-
-
-def _say_int8(piece: pb.TensorSlice) -> None:
-    piece.value_encoding = pb.VALUE_ENCODING_INT8_SCALED
-    piece.values = np.float32(1).tobytes() + b"\1"
