@@ -72,18 +72,3 @@ def test_sums_are_taken_in_the_dtype_there_and_in_float64_here(accumulator) -> N
     updates = [(np.array([0]), np.array([[value]], np.float32)) for value in values]
     assert accumulator.mean(updates)[1].tolist() == [[0.0]]
     assert our_means(updates).values.tolist() == [0.5]
-
-
-@pytest.mark.parametrize(("keys", "text"), [([-1], "key -1"), ([10], "key 10")])
-def test_keys_outside_are_taken_there_and_refused_here(keys: list[int], text: str, accumulator) -> None:
-    update = (np.array(keys), np.ones((1, 1), np.float32))
-    assert accumulator.mean([update])[0].tolist() == keys
-    with pytest.raises(sa.InvalidArgumentError, match=text):
-        our_means([update])
-
-
-def test_values_that_are_not_finite_are_averaged_there_and_refused_here(accumulator) -> None:
-    update = (np.array([1]), np.array([[np.nan]], np.float32))
-    assert np.isnan(accumulator.mean([update])[1]).all()
-    with pytest.raises(sa.InvalidArgumentError, match="nan"):
-        our_means([update])
