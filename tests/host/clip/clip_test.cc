@@ -1,4 +1,4 @@
-// Bounds on submissions, by the numbers. Random specs: tests/python/local/test_clip.py.
+// Bounds on submissions, by the numbers. Random specs: tests/python/local/test_operators.py.
 #include "host/clip/clip.h"
 
 #include <gmock/gmock.h>

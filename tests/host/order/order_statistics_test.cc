@@ -1,5 +1,5 @@
 // Order statistics on every engine and SIMD target: the same bits, and submissions that are kept. What the bits should
-// be, tests/python/local/test_order_statistics.py checks.
+// be, tests/python/local/test_operators.py checks.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

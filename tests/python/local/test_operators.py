@@ -11,8 +11,9 @@ import pytest
 import reference
 import sparseagg as sa
 from every_client import digest, one
+from order_rounds import random_order_round
 from random_clips import with_random_clips
-from random_rounds import check_in_process, random_spec
+from random_rounds import check_in_process, error_of, random_spec
 from reference import differences
 from sparseagg import errors
 
@@ -22,6 +23,19 @@ def at_one_key(values: list[float], weights: list[float] | None = None, **option
     spec = one(options.pop("dtype", "float64"), weighting="by_weight" if weights else "uniform", **options)
     updates = [({"v": ([3], [value])}, 1.0 if weights is None else weights[i]) for i, value in enumerate(values)]
     return sa.aggregate(updates, spec)["v"].values.ravel()[0].item()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_order_statistics_have_the_bits_of_the_reference(seed):
+    print("seed", seed)
+    spec, updates, expected = random_order_round(np.random.default_rng([20261127, seed]))
+    print(spec)
+    error = error_of(lambda: reference.merge(spec, expected, check="int" in spec.tensors[0].dtype))
+    if error is not None:
+        with pytest.raises(error):
+            sa.aggregate(updates, spec)
+        return
+    assert differences(spec, expected, sa.aggregate(updates, spec, threads=1 + seed % 2)) == []
 
 
 def test_median_of_an_even_number_is_half_and_half():
