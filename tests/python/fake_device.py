@@ -99,6 +99,7 @@ class Library:
     threads: set[int] = dataclasses.field(default_factory=set)
     host_copies: int = 0
     device_copies: int = 0
+    _lock: Any = dataclasses.field(default_factory=threading.RLock, repr=False)  # a collection may give back meanwhile
 
     @property
     def lent(self) -> int:
@@ -110,11 +111,13 @@ class Library:
 
     def lend(self) -> int:
         """Returns the number of a new loan."""
-        self.returned.append(0)
-        return len(self.returned) - 1
+        with self._lock:
+            self.returned.append(0)
+            return len(self.returned) - 1
 
     def take_back(self, loan: int, memory: np.ndarray) -> None:
-        self.returned[loan] += 1
+        with self._lock:
+            self.returned[loan] += 1
         self.threads.add(threading.get_ident())
         memory.view(np.uint8)[...] = _POISON
 
