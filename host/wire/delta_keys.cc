@@ -2,17 +2,18 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "host/wire/unpack_kernels.h"
 
 namespace sparseagg::wire {
 namespace {
 
-using internal::kBlockKeys;
-
+constexpr uint64_t kBlockKeys = 128;
 constexpr int kMaxWidth = 64;
+// Widest gaps that one 64-bit load holds wherever they begin, and whose sum over a block is below 2^64.
+constexpr int kMaxWordWidth = 57;
 
 uint64_t NumBlocks(uint64_t num_keys) { return num_keys / kBlockKeys + (num_keys % kBlockKeys != 0 ? 1 : 0); }
 
@@ -61,31 +62,10 @@ DecodedKeys DecodeSlowly(const uint8_t* block, uint64_t count, int width, uint64
   return {count, 0, false};
 }
 
-// Decodes a whole block with the kernel.
-// Returns: false if a key is or may be beyond `largest`. Then `position` is unchanged; use DecodeSlowly.
+// Decodes a whole block of gaps of up to kMaxWordWidth bits. Reads up to 8 bytes behind the block.
+// Returns: false if a key is beyond `largest`. Then `position` is unchanged; use DecodeSlowly.
 template <typename Key>
-bool DecodeFast(const uint8_t* block, int width, uint64_t largest, Position& position, Key* out) {
-  if (position.past_the_end || position.next > largest) return false;
-  const uint64_t before = position.next - 1;  // wraps at 0, as the kernel's sums do
-  if constexpr (sizeof(Key) == sizeof(uint32_t)) {
-    internal::UnpackBlock32(block, width, static_cast<uint32_t>(before), out);
-  } else {
-    internal::UnpackBlock64(block, width, before, out);
-  }
-  // The span is below 2^32, so that the low 32 bits of its ends are enough.
-  const uint64_t span = uint64_t{static_cast<uint32_t>(out[kBlockKeys - 1] - static_cast<Key>(position.next))};
-  if (span > largest - position.next) return false;
-  position.next += span + 1;
-  position.past_the_end = position.next == 0;
-  return true;
-}
-
-// Widest gaps that one 64-bit load holds wherever they begin, and whose sum over a block is below 2^64.
-constexpr int kMaxWordWidth = 57;
-
-// As DecodeFast for gaps that are too wide for the kernel. Reads up to 8 bytes behind the block.
-template <typename Key>
-bool DecodeWide(const uint8_t* block, int width, uint64_t largest, Position& position, Key* out) {
+bool DecodeBlock(const uint8_t* block, int width, uint64_t largest, Position& position, Key* out) {
   if (position.past_the_end || position.next > largest) return false;
   const uint64_t mask = (uint64_t{1} << width) - 1;
   uint64_t span = 0;
@@ -104,12 +84,6 @@ bool DecodeWide(const uint8_t* block, int width, uint64_t largest, Position& pos
 }
 
 template <typename Key>
-bool DecodeWhole(const uint8_t* block, int width, uint64_t largest, Position& position, Key* out) {
-  return width <= internal::kMaxKernelWidth ? DecodeFast(block, width, largest, position, out)
-                                            : DecodeWide(block, width, largest, position, out);
-}
-
-template <typename Key>
 DecodedKeys Decode(absl::string_view bytes, uint64_t first_key, uint64_t num_keys, uint64_t largest, Key* out) {
   const auto* widths = reinterpret_cast<const uint8_t*>(bytes.data());
   const uint8_t* const end = widths + bytes.size();
@@ -121,12 +95,12 @@ DecodedKeys Decode(absl::string_view bytes, uint64_t first_key, uint64_t num_key
     const uint64_t size = BlockBytes(count, width);
     bool decoded = false;
     if (count == kBlockKeys && width <= kMaxWordWidth) {
-      if (static_cast<uint64_t>(end - block) >= size + internal::kReadSlack) {
-        decoded = DecodeWhole(block, width, largest, position, out + done);
+      if (static_cast<uint64_t>(end - block) >= size + sizeof(uint64_t)) {
+        decoded = DecodeBlock(block, width, largest, position, out + done);
       } else {
-        uint8_t copy[BlockBytes(kBlockKeys, kMaxWordWidth) + internal::kReadSlack] = {};
+        uint8_t copy[BlockBytes(kBlockKeys, kMaxWordWidth) + sizeof(uint64_t)] = {};
         std::memcpy(copy, block, size);
-        decoded = DecodeWhole(copy, width, largest, position, out + done);
+        decoded = DecodeBlock(copy, width, largest, position, out + done);
       }
     }
     if (!decoded) {
