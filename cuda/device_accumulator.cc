@@ -20,12 +20,13 @@
 namespace sparseagg::cuda {
 namespace {
 
-absl::StatusOr<HostRows> CopyOut(Session& session, const DeviceRows& rows) {
-  HostRows copy;
+absl::StatusOr<UnfinishedRows> CopyOut(Session& session, const DeviceRows& rows) {
+  UnfinishedRows copy;
   copy.num_rows = rows.num_rows;
   for (const RowColumn column : kRowColumns) {
-    copy[column].resize(rows[column].bytes());
-    RETURN_IF_ERROR(session.CopyOut(copy[column].data(), rows[column].get(), rows[column].bytes()));
+    Column<std::byte>& to = ColumnOf(copy, column);
+    to.resize(rows[column].bytes());
+    RETURN_IF_ERROR(session.CopyOut(to.data(), rows[column].get(), rows[column].bytes()));
   }
   return copy;
 }
@@ -91,7 +92,7 @@ absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
   weights_.push_back(added.update().weight());
   pending_size_.Add(added.memory_bytes(), added.update().num_keys());
   CountHandOver(added);
-  return MergeIfDue();
+  return absl::OkStatus();
 }
 
 absl::Status DeviceAccumulator::AddPartial(std::unique_ptr<PreparedUpdate> update) {
@@ -101,28 +102,21 @@ absl::Status DeviceAccumulator::AddPartial(std::unique_ptr<PreparedUpdate> updat
     RETURN_IF_ERROR(GoToCpu());
     return cpu_->Add(std::move(update));
   }
-  HostRows rows = FromUnfinished(UnfinishedRows(partial.rows()));
+  UnfinishedRows rows = partial.rows();
   bases_.reserve(bases_.size() + 1);
   weights_.insert(weights_.end() - static_cast<std::ptrdiff_t>(pending_.size()), partial.weights().begin(),
                   partial.weights().end());
   partials_ = Sum(partials_, partial.totals());
   bases_.push_back(std::move(rows));
-  return MergeBasesIfDue();
+  return absl::OkStatus();
 }
 
-absl::Status DeviceAccumulator::MergeBasesIfDue() {
-  size_t bytes = 0;
-  for (const HostRows& base : bases_) bytes += MemoryBytes(base);
-  if (bases_.size() < 2 ||
-      bytes - MemoryBytes(bases_.front()) < std::max(engine_.tuning().min_pending_bytes, MemoryBytes(bases_.front()))) {
-    return absl::OkStatus();
-  }
-  try {
-    absl::Status merged = MergePending();
-    return absl::IsResourceExhausted(merged) ? absl::OkStatus() : merged;
-  } catch (const std::bad_alloc&) {
-    return absl::OkStatus();  // what was added counts; the next call merges it
-  }
+Accumulator::Pending DeviceAccumulator::pending() const {
+  if (OrderMatters(spec_)) return {};
+  Pending pending = on_cpu_ ? cpu_->pending() : Pending();
+  pending.bytes += pending_size_.memory_bytes() + device_bytes_;
+  for (size_t i = 0; i < bases_.size(); ++i) (i == 0 ? pending.due_bytes : pending.bytes) += bases_[i].memory_bytes();
+  return pending;
 }
 
 absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
@@ -150,8 +144,7 @@ absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
   std::move(from.bases_.begin(), from.bases_.end(), std::back_inserter(bases_));
   from.pending_.clear();
   from.bases_.clear();
-  RETURN_IF_ERROR(MergeIfDue());
-  return on_cpu_ ? absl::OkStatus() : MergeBasesIfDue();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<UnfinishedRows> DeviceAccumulator::ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) {
@@ -162,9 +155,9 @@ absl::StatusOr<UnfinishedRows> DeviceAccumulator::ExportRows(uint64_t first, uin
   }
   UnfinishedRows rows;
   if (bases_.empty()) return rows;
-  const HostRows& base = bases_.front();
+  const UnfinishedRows& base = bases_.front();
   const auto find = [&](auto key_type, auto bound) {
-    const auto* keys = reinterpret_cast<const decltype(key_type)*>(base[RowColumn::kKeys].data());
+    const auto* keys = reinterpret_cast<const decltype(key_type)*>(base.keys.data());
     return static_cast<uint64_t>(bound(keys, keys + base.num_rows) - keys);
   };
   const auto row_of = [&](auto bound) {
@@ -173,14 +166,11 @@ absl::StatusOr<UnfinishedRows> DeviceAccumulator::ExportRows(uint64_t first, uin
   const uint64_t begin = row_of([&](auto* from, auto* to) { return std::lower_bound(from, to, first); });
   const uint64_t end = row_of([&](auto* from, auto* to) { return std::upper_bound(from, to, last); });
   rows.num_rows = std::min(max_rows, end - begin);
-  const auto copy = [&](RowColumn column, Column<std::byte>& out) {
+  for (const RowColumn column : kRowColumns) {
     const size_t row_bytes = BytesPerRow(shape_, column);
-    if (row_bytes > 0) out.Append(base[column].data() + begin * row_bytes, rows.num_rows * row_bytes);
-  };
-  copy(RowColumn::kKeys, rows.keys);
-  copy(RowColumn::kAccs, rows.accs);
-  copy(RowColumn::kCounts, rows.counts);
-  copy(RowColumn::kWeights, rows.weights);
+    if (row_bytes == 0) continue;
+    ColumnOf(rows, column).Append(ColumnOf(base, column).data() + begin * row_bytes, rows.num_rows * row_bytes);
+  }
   return rows;
 }
 
@@ -224,30 +214,14 @@ absl::StatusOr<std::vector<UpdateRows>> DeviceAccumulator::ReadPending(RowOrder 
   return cpu_->ReadPending(order);
 }
 
-absl::Status DeviceAccumulator::MergeIfDue() {
-  size_t base_bytes = 0;
-  for (const HostRows& base : bases_) base_bytes += MemoryBytes(base);
-  PendingSize pending = pending_size_;
-  if (device_bytes_ > 0) pending.Add(device_bytes_, 0);
-  return sparseagg::MergeIfDue(spec_, pending, base_bytes, engine_.tuning().min_pending_bytes,
-                               [this] { return MergePending(); });
-}
-
 absl::Status DeviceAccumulator::MergePending() {
-  HostRows merged;
+  UnfinishedRows merged;
   const DeviceEngine::Operation merge = [&](Session& session, int shrink) -> absl::Status {
     ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), PendingUpdates()));
     ASSIGN_OR_RETURN(merged, CopyOut(session, rows));
     return absl::OkStatus();
   };
-  if (!engine_.RunOnDevice(merge, PlaceOfAll()).ok()) {
-    const std::vector<double> weights = weights_;
-    const PartialTotals partials = partials_;
-    RETURN_IF_ERROR(GoToCpu());
-    // The devices have no memory now, and may have later.
-    if (engine_.Probe().ok()) ComeBack(weights, partials).IgnoreError();
-    return absl::OkStatus();
-  }
+  if (!engine_.RunOnDevice(merge, PlaceOfAll()).ok()) return GoToCpu();
   bases_.clear();
   bases_.push_back(std::move(merged));
   pending_.clear();
@@ -262,7 +236,7 @@ absl::Status DeviceAccumulator::FoldPending(SubmissionOrder order) {
     RETURN_IF_ERROR(GoToCpu());
     return cpu_->FoldPending(order);
   }
-  if (pending_.empty()) return absl::OkStatus();
+  if (pending_.empty() && bases_.size() < 2) return absl::OkStatus();
   RETURN_IF_ERROR(MergePending());
   return on_cpu_ ? cpu_->FoldPending(order) : absl::OkStatus();
 }
@@ -279,7 +253,7 @@ uint64_t DeviceAccumulator::num_submissions() const {
 size_t DeviceAccumulator::memory_bytes() const {
   size_t bytes = pending_size_.memory_bytes() + weights_.capacity() * sizeof(double);
   if (on_cpu_) bytes += cpu_->memory_bytes();
-  for (const HostRows& base : bases_) bytes += MemoryBytes(base);
+  for (const UnfinishedRows& base : bases_) bytes += base.memory_bytes();
   return bytes;
 }
 
@@ -290,9 +264,9 @@ std::vector<const ValidatedUpdate*> DeviceAccumulator::PendingUpdates() const {
   return updates;
 }
 
-std::vector<const HostRows*> DeviceAccumulator::Bases() const {
-  std::vector<const HostRows*> bases;
-  for (const HostRows& base : bases_) bases.push_back(&base);
+std::vector<const UnfinishedRows*> DeviceAccumulator::Bases() const {
+  std::vector<const UnfinishedRows*> bases;
+  for (const UnfinishedRows& base : bases_) bases.push_back(&base);
   return bases;
 }
 

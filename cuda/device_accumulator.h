@@ -52,19 +52,15 @@ class DevicePrepared : public PreparedUpdate {
 // Data: between operations all data is in host memory: the updates as they were sent, and the rows of earlier merges.
 // The exception are updates of Engine::Import, which stay in device memory, where the caller keeps them.
 // Copies of large updates go to the device when they arrive. An operation copies the rest of its input to the device,
-// and its output back. Where the spec makes the order of submissions irrelevant (OrderMatters in host/spec/spec.h), Add
-// merges the updates that it has kept once they take enough memory, on the host or the device: a merge on arrival.
-// Otherwise all updates are kept until FoldPending or Finish.
+// and its output back. All updates are kept until FoldPending or Finish.
 //
 // Failure of the device changes no bit of the result and loses no data, because none is only on the device. (Updates of
 // Engine::Import are: where they cannot be copied from a device that failed, the operation fails, UNAVAILABLE.) It is
 // no error for the caller. The accumulator hands its updates and merged rows to an accumulator of the CPU engine
-// (cpu_), which gets all calls from then on. Where the device only has no memory
-// for a merge, it takes the merged rows back. Handing over takes
-// memory. Where there is none, Add, MergeFrom, FoldPending and Finish return RESOURCE_EXHAUSTED; an Add that only
-// wanted to merge on arrival returns OK. Nothing is lost or added twice: the update of a failed Add is in the sum if
-// num_submissions() has grown, and the next Add, FoldPending or Finish hands over the rest. After a failed MergeFrom or
-// Finish the accumulator may only be destroyed.
+// (cpu_), which gets all calls from then on. Handing over takes
+// memory. Where there is none, Add, MergeFrom, FoldPending and Finish return RESOURCE_EXHAUSTED. Nothing is lost or
+// added twice: the update of a failed Add is in the sum if num_submissions() has grown, and the next Add, FoldPending
+// or Finish hands over the rest. After a failed MergeFrom or Finish the accumulator may only be destroyed.
 //
 // Several devices: Finish cuts a round in which nothing was merged before, and whose keys ascend strictly in every
 // update, into ranges of keys, one for each device that works, with about as many tuples in each. They are merged side
@@ -72,7 +68,7 @@ class DevicePrepared : public PreparedUpdate {
 // devices, or by the next one if it fails.
 //
 // Blocks: Prepare sends updates of Tuning::min_resident_bytes or more to the device, and has it check those with
-// Tuning::min_check_values values or more. It, and Add and MergeFrom when they merge, FoldPending, Finish, and whatever
+// Tuning::min_check_values values or more. It, MergeFrom, FoldPending, Finish, and whatever
 // destroys an update wait for the device, which runs one operation of the process at a time.
 // Deterministic: the bits depend on the updates and on the order given to FoldPending and Finish, not on batches or
 // failures.
@@ -92,6 +88,7 @@ class DeviceAccumulator : public Accumulator {
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override;
   uint64_t PrepareBytes(const ValidatedUpdate& update) const override;
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override;
+  Pending pending() const override;
   absl::Status MergeFrom(Accumulator&& other) override;
   bool KeepsAll() const override { return bases_.empty() && (!on_cpu_ || cpu_->KeepsAll()); }
   absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) override;
@@ -104,7 +101,7 @@ class DeviceAccumulator : public Accumulator {
     return on_cpu_ ? cpu_->ReadBytes(next) : FinishBytes(next);
   }
   // Where the order of submissions matters, the accumulator hands its updates to the CPU engine: only that one folds
-  // sums before the end whose order matters. Elsewhere a merge as on arrival.
+  // sums before the end whose order matters.
   absl::Status FoldPending(SubmissionOrder order) override;
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override;
   absl::StatusOr<DeviceResult> FinishOnDevice(SubmissionOrder order) && override;
@@ -117,14 +114,8 @@ class DeviceAccumulator : public Accumulator {
   // Whether the updates are so few that the CPU engine merges them faster (Tuning::min_merge_values). Then Finish hands
   // them over.
   bool IsSmall() const;
-  // Whether the device cannot merge what is pending, an order statistic. Then Finish hands it over.
-  bool IsForCpu() const;
-  // Merges the pending updates if their size has reached the threshold of host/accumulation.h.
-  absl::Status MergeIfDue();
   absl::Status MergePending();
   absl::Status AddPartial(std::unique_ptr<PreparedUpdate> update);
-  // Merges bases when those after the first take as much memory as that, and as the threshold.
-  absl::Status MergeBasesIfDue();
   // Bytes by which an update grows in host memory when the CPU engine prepares it: rows of repeated keys are folded in
   // 64 bits, and arrays on the device are copied.
   // Returns: 0 for null, and for a partial.
@@ -137,12 +128,12 @@ class DeviceAccumulator : public Accumulator {
   uint64_t HandOverBytes(const PreparedUpdate* next) const;
   std::vector<const ValidatedUpdate*> UpdatesIn(SubmissionOrder order) const;
   std::vector<const ValidatedUpdate*> PendingUpdates() const;
-  std::vector<const HostRows*> Bases() const;
+  std::vector<const UnfinishedRows*> Bases() const;
   // Where an operation on all updates runs: only on the first device, if updates are in its memory.
   Place PlaceOfAll() const { return HasPendingOnDevice() ? Place{0, /*only=*/true} : Place{home_, /*only=*/false}; }
   // Merges `updates` and what was merged before, and finishes. Errors: of the device only.
   absl::StatusOr<Finished> MergeAndFinish(Session& session, int shrink, const TensorSpec& spec, double total_weight,
-                                          const std::vector<const HostRows*>& bases,
+                                          const std::vector<const UnfinishedRows*>& bases,
                                           const std::vector<const ValidatedUpdate*>& updates) const;
   // The same in ranges of keys on all devices. Returns: nothing if the round is not cut.
   absl::StatusOr<std::optional<Finished>> FinishInParts(double total_weight,
@@ -152,9 +143,6 @@ class DeviceAccumulator : public Accumulator {
   // Hands the rows of earlier merges and all pending updates to the CPU engine and releases each as soon as it is
   // there. Continues where it stopped when it is called again after an error.
   absl::Status GoToCpu();
-  // Takes all rows back from the CPU engine, after a merge there. `weights`, `partials`: from before GoToCpu. Changes
-  // nothing after an error.
-  absl::Status ComeBack(const std::vector<double>& weights, const PartialTotals& partials);
   // Hands the rows of the last base over, with the weights of all that is merged. Changes nothing after an error.
   absl::Status HandOverBase();
   void DropFirstPending();
@@ -177,9 +165,9 @@ class DeviceAccumulator : public Accumulator {
   // Of every submission: of the merged ones, which include partials (kPartialWeight), and then of the pending ones. In
   // order of Add but for partials, whose place changes no sum.
   std::vector<double> weights_;
-  PartialTotals partials_;       // of those with kPartialWeight
-  std::vector<HostRows> bases_;  // rows of earlier merges; several only after MergeFrom and partials
-  uint64_t device_bytes_ = 0;    // of the pending updates
+  PartialTotals partials_;             // of those with kPartialWeight
+  std::vector<UnfinishedRows> bases_;  // rows of earlier merges; several only after MergeFrom and partials
+  uint64_t device_bytes_ = 0;          // of the pending updates
   // What handing the pending updates to the CPU engine would take: the bytes by which they grow together (2^64 − 1 if
   // there are more), and the temporary memory of preparing the most expensive one.
   uint64_t growth_bytes_ = 0;

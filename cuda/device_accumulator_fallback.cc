@@ -1,4 +1,4 @@
-// DeviceAccumulator: the way to the CPU engine and back, and the memory that it takes.
+// DeviceAccumulator: the way to the CPU engine, and the memory that it takes.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -43,7 +43,7 @@ uint64_t DeviceAccumulator::GrowthBytesOf(const PreparedUpdate* prepared) const 
 
 uint64_t DeviceAccumulator::MaxRowsWith(const PreparedUpdate* next) const {
   uint64_t rows = pending_size_.num_keys();
-  for (const HostRows& base : bases_) rows = SaturatingAdd(rows, base.num_rows);
+  for (const UnfinishedRows& base : bases_) rows = SaturatingAdd(rows, base.num_rows);
   if (next != nullptr) {
     rows = SaturatingAdd(rows, next->is_partial() ? static_cast<const PartialUpdate*>(next)->rows().num_rows
                                                   : UpdateOf(next)->num_keys());
@@ -79,26 +79,11 @@ uint64_t DeviceAccumulator::FinishBytes(const PreparedUpdate* next) const {
   return on_cpu_ ? SaturatingAdd(bytes, cpu_->FinishBytes(nullptr)) : bytes;
 }
 
-absl::Status DeviceAccumulator::ComeBack(const std::vector<double>& weights, const PartialTotals& partials) {
-  constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
-  std::unique_ptr<Accumulator> fresh = engine_.CreateOnCpu(spec_);
-  ASSIGN_OR_RETURN(UnfinishedRows rows, cpu_->ExportRows(0, kAll, kAll));
-  if (rows.num_rows > std::numeric_limits<uint32_t>::max()) return absl::ResourceExhaustedError("too many rows");
-  std::vector<double> kept = weights;
-  bases_.reserve(1);
-  bases_.push_back(FromUnfinished(std::move(rows)));
-  weights_.swap(kept);
-  partials_ = partials;
-  cpu_ = std::move(fresh);
-  on_cpu_ = false;
-  return absl::OkStatus();
-}
-
 absl::Status DeviceAccumulator::HandOverBase() {
   auto rows = std::make_shared<UnfinishedRows>();
-  if (!bases_.empty()) *rows = ToUnfinished(std::move(bases_.back()));
+  if (!bases_.empty()) *rows = std::move(bases_.back());
   absl::Cleanup put_back = [&] {
-    if (!bases_.empty()) bases_.back() = FromUnfinished(std::move(*rows));
+    if (!bases_.empty()) bases_.back() = std::move(*rows);
   };
   RETURN_IF_ERROR(cpu_->Add(std::make_unique<PartialUpdate>(rows, weights_, partials_)));
   std::move(put_back).Cancel();

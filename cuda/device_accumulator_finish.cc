@@ -25,20 +25,12 @@ bool DeviceAccumulator::IsSmall() const {
          !HasPendingOnDevice();
 }
 
-bool DeviceAccumulator::IsForCpu() const {
-  if (!shape_.order.has_value()) return false;
-  return !IsForDevice(spec_) || pending_.size() > kMaxOrderSources ||
-         std::any_of(pending_.begin(), pending_.end(),
-                     [](const auto& prepared) { return !prepared->update().unique(); });
-}
-
 absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
   RETURN_IF_ERROR(CheckOrder(spec_, order, num_submissions()));
-  if (on_cpu_ || IsSmall() || IsForCpu()) {
+  if (on_cpu_ || IsSmall()) {
     RETURN_IF_ERROR(GoToCpu());
     return std::move(*cpu_).Finish(order);
   }
-  if (shape_.order.has_value()) shape_.order->num_submissions = num_submissions();
   const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
   const double total_weight = TotalWeight(spec_, weights_, partials_, order);
   Finished finished;
@@ -61,7 +53,7 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
 
 absl::StatusOr<Finished> DeviceAccumulator::MergeAndFinish(Session& session, int shrink, const TensorSpec& spec,
                                                            double total_weight,
-                                                           const std::vector<const HostRows*>& bases,
+                                                           const std::vector<const UnfinishedRows*>& bases,
                                                            const std::vector<const ValidatedUpdate*>& updates) const {
   ASSIGN_OR_RETURN(std::optional<Finished> in_slabs,
                    MergeInSlabs(session, spec, shape_, shrink, total_weight, bases, updates));
@@ -109,13 +101,11 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
         absl::StrCat(Quoted(spec_), ": no result in device memory: the device has failed: ", why.message()));
   };
   if (on_cpu_ && !engine_.Probe().ok()) return failed(engine_.Probe());
-  if (on_cpu_ || IsForCpu()) {
-    const absl::string_view reason = IsOrderStatistic(spec_.aggregation.op)
-                                         ? "the device has order statistics of floats, with equal votes and unique keys"
-                                         : "the CPU holds the sums";
+  if (on_cpu_) {
+    const absl::string_view reason =
+        IsForDevice(spec_) ? "the CPU holds the sums" : "the device has no order statistics and no binned sums";
     return absl::UnavailableError(absl::StrCat(Quoted(spec_), ": no result in device memory: ", reason));
   }
-  if (shape_.order.has_value()) shape_.order->num_submissions = num_submissions();
   FinishedOnDevice finished;
   const std::shared_ptr<ResultColumns> columns = engine_.NewColumns();
   const double total_weight = TotalWeight(spec_, weights_, partials_, order);

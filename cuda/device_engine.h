@@ -93,6 +93,7 @@ class DeviceEngine : public Engine {
   // Returns: OK while there is a device to use; else the error after which the first one is not used any more.
   absl::Status Probe() const override;
   std::vector<DeviceState> devices() const override;
+  uint64_t min_pending_bytes() const override { return options_.tuning.min_pending_bytes; }
   void ReleaseDeviceMemory() override;
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override;
   std::optional<DeviceStream> device_stream() const override;

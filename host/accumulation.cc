@@ -11,17 +11,20 @@
 
 namespace sparseagg {
 
-double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials,
-                   SubmissionOrder order) {
+double TotalWeight(const TensorSpec& spec, const PartialTotals& totals) {
   const AggregationSpec& a = spec.aggregation;
   if (a.op != Op::kMean) return 0.0;
   if (a.mean_divisor == MeanDivisor::kFixed) return a.fixed_divisor;
-  if (!NeedsWeightSum(spec) || a.numerics == Numerics::kFixedPoint) {
-    const PartialTotals totals = TotalsOf(spec, weights, partials);
-    if (!NeedsWeightSum(spec)) return static_cast<double>(totals.num_submissions);
-    return std::ldexp(static_cast<double>(totals.weight_sum), -WeightShift(a));
+  if (!NeedsWeightSum(spec)) return static_cast<double>(totals.num_submissions);
+  if (a.numerics == Numerics::kBinned) return totals.binned_weights.Value();
+  return std::ldexp(static_cast<double>(totals.weight_sum), -WeightShift(a));
+}
+
+double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials,
+                   SubmissionOrder order) {
+  if (!NeedsWeightSum(spec) || spec.aggregation.numerics != Numerics::kCanonical) {
+    return TotalWeight(spec, TotalsOf(spec, weights, partials));
   }
-  if (a.numerics == Numerics::kBinned) return TotalsOf(spec, weights, partials).binned_weights.Value();
   auto total = static_cast<double>(partials.weight_sum);
   for (const uint32_t index : order) {
     if (weights[index] != kPartialWeight) total += weights[index];

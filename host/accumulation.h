@@ -1,4 +1,4 @@
-// What the accumulators of all engines decide in the same way: when to merge, what is pending, what a mean divides by.
+// What the accumulators of all engines decide in the same way: what is pending, what a mean divides by.
 #ifndef SPARSEAGG_HOST_ACCUMULATION_H_
 #define SPARSEAGG_HOST_ACCUMULATION_H_
 
@@ -22,6 +22,9 @@ namespace sparseagg {
 // SumOfWeights. Returns: 0 for every operator but MEAN.
 double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials,
                    SubmissionOrder order);
+
+// The same from the totals of all submissions. Requires: not a sum of weights in canonical order.
+double TotalWeight(const TensorSpec& spec, const PartialTotals& totals);
 
 // Returns: the totals of all submissions, of the same arguments. The sum of weights saturates.
 PartialTotals TotalsOf(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials);
@@ -84,23 +87,6 @@ class PendingSize {
   size_t bytes_ = 0;
   uint64_t num_keys_ = 0;
 };
-
-// Calls `merge()`, which returns a Status, when the pending updates take as much memory as the base, and at least
-// `min_pending_bytes`: then each tuple is merged a constant number of times, amortised, and memory stays proportional
-// to the distinct keys. Only where the order of the submissions does not matter. Errors: those of `merge`, but for a
-// lack of memory. What was added already counts, so a merge that finds no memory is left for the next call.
-template <typename Merge>
-absl::Status MergeIfDue(const TensorSpec& spec, const PendingSize& pending, size_t base_bytes, size_t min_pending_bytes,
-                        Merge merge) {
-  if (OrderMatters(spec)) return absl::OkStatus();
-  if (pending.memory_bytes() < std::max(min_pending_bytes, base_bytes)) return absl::OkStatus();
-  try {
-    absl::Status merged = merge();
-    return absl::IsResourceExhausted(merged) ? absl::OkStatus() : merged;
-  } catch (const std::bad_alloc&) {
-    return absl::OkStatus();
-  }
-}
 
 // The row that has no result. Error texts do not name its key if min_contributors hides the key.
 struct FailedRow {

@@ -13,7 +13,6 @@
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/clip/clip.h"
-#include "host/clip/squared_rows.h"
 #include "host/privacy/terms.h"
 #include "host/private_sums.h"
 #include "host/spec/validate.h"
@@ -23,10 +22,6 @@ namespace {
 
 // The user address space of x86-64 with four-level page tables.
 constexpr uint64_t kAddressableBytes = uint64_t{1} << 47;
-// Pending updates of binned sums, of all tensors together, are merged when they take this part of the sums' memory, and
-// at least so many bytes. An accumulator sees its own tensor alone, and a model has hundreds of them.
-constexpr uint64_t kBinnedPart = 10;
-constexpr uint64_t kMinBinnedPendingBytes = uint64_t{64} << 20;
 
 // Returns: the spec of a tensor's accumulator. Its counts tell which rows a dense result has dropped, as zeros or for
 // lack of weight, so that they have no moments.
@@ -43,11 +38,6 @@ absl::Status CheckWeightSum(const TensorSpec& spec, const PartialTotals& totals)
     return absl::OkStatus();
   return absl::OutOfRangeError(absl::StrCat(Quoted(spec), ": the weights add up to ", totals.weight_sum,
                                             ", beyond 2^53, up to which partials keep their sum exact"));
-}
-
-uint64_t BinnedBytes(const TensorSpec& spec) {
-  const int bins = spec.dtype == DType::kFloat64 ? WideBinnedSum::kBins : NarrowBinnedSum::kBins;
-  return SaturatingMultiply(SaturatingMultiply(spec.num_rows, spec.row_width), bins * sizeof(int64_t) + 1);
 }
 
 // Requires: there are rows.
@@ -85,6 +75,7 @@ absl::StatusOr<std::unique_ptr<Aggregation>> Aggregation::Create(Engine& engine,
     ASSIGN_OR_RETURN(std::unique_ptr<Accumulator> accumulator, engine.CreateAccumulator(spec));
     aggregation->accumulators_.push_back(std::move(accumulator));
   }
+  aggregation->engine_ = &engine;
   aggregation->tensors_ = std::move(tensors);
   aggregation->has_clips_ = std::any_of(aggregation->tensors_.begin(), aggregation->tensors_.end(),
                                         [](const TensorSpec& spec) { return spec.clip.has_bound(); });
@@ -304,20 +295,25 @@ absl::Status Aggregation::Add(std::string client_id, PreparedSubmission submissi
   client_ids_.push_back(client_id);  // first, so that num_submissions() reports an error from here on
   known_clients_.insert(std::move(client_id));
   num_counted_ += submission.num_submissions;
-  uint64_t sum_bytes = 0, bytes = 0;  // of binned tensors
   for (size_t t = 0; t < accumulators_.size(); ++t) {
-    Accumulator& accumulator = *accumulators_[t];
-    RETURN_IF_ERROR(accumulator.Add(std::move(submission.updates[t])));
-    if (specs_[t].aggregation.numerics != Numerics::kBinned) continue;
-    const uint64_t sums = BinnedBytes(specs_[t]);
-    sum_bytes = SaturatingAdd(sum_bytes, sums);
-    bytes = SaturatingAdd(bytes, SaturatingAdd(accumulator.memory_bytes(), accumulator.KeepsAll() ? sums : 0));
+    RETURN_IF_ERROR(accumulators_[t]->Add(std::move(submission.updates[t])));
   }
-  const uint64_t least = std::max(sum_bytes / kBinnedPart, kMinBinnedPendingBytes);
-  if (defers_merges_ || bytes < SaturatingAdd(sum_bytes, least)) return absl::OkStatus();
+  return MergeIfDue();
+}
+
+absl::Status Aggregation::MergeIfDue() {
+  if (defers_merges_) return absl::OkStatus();
+  uint64_t bytes = 0;
+  uint64_t due_bytes = 0;
+  for (const auto& accumulator : accumulators_) {
+    const Accumulator::Pending pending = accumulator->pending();
+    bytes = SaturatingAdd(bytes, pending.bytes);
+    due_bytes = SaturatingAdd(due_bytes, pending.due_bytes);
+  }
+  if (bytes < std::max(engine_->min_pending_bytes(), due_bytes)) return absl::OkStatus();
   try {
     const absl::Status merged = MergePending();
-    return absl::IsResourceExhausted(merged) ? absl::OkStatus() : merged;  // the submission counts; a next Add merges
+    return absl::IsResourceExhausted(merged) ? absl::OkStatus() : merged;  // what was added counts; a next Add merges
   } catch (const std::bad_alloc&) {
     return absl::OkStatus();
   }
@@ -352,7 +348,7 @@ absl::Status Aggregation::MergeFrom(Aggregation&& other) {
   for (size_t t = 0; t < accumulators_.size(); ++t) {
     RETURN_IF_ERROR(accumulators_[t]->MergeFrom(std::move(*other.accumulators_[t])));
   }
-  return absl::OkStatus();
+  return MergeIfDue();
 }
 
 absl::Status Aggregation::CheckKeepsAll() const {
@@ -435,11 +431,6 @@ const std::vector<uint32_t>& Aggregation::CanonicalOrder() const {
 }
 
 bool Aggregation::OrderMattersSomewhere() const { return std::any_of(specs_.begin(), specs_.end(), OrderMatters); }
-
-void Aggregation::DeferMerges() {
-  defers_merges_ = true;
-  for (const auto& accumulator : accumulators_) accumulator->DeferMerges();
-}
 
 absl::Status Aggregation::MergePending() {
   const DefaultFloatEnvironment environment;

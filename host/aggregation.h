@@ -44,8 +44,10 @@ struct PreparedSubmission {
 //   ASSIGN_OR_RETURN(std::vector<Result> results, std::move(*aggregation).Finish());
 //
 // An added update is pending until it is folded into its tensor's base, the sums so far; "merged" means the same. Then
-// it is released. Keys and values that an update borrows must stay unchanged until the aggregation releases the
-// shared_ptr that came with them (UpdateColumns::owner).
+// it is released. Where the order of submissions does not matter, Add merges the pending updates of all tensors once
+// they take as much memory as the bases, and at least Engine::min_pending_bytes: then each tuple is merged a constant
+// number of times, amortised, and memory stays proportional to the distinct keys. Keys and values that an update
+// borrows must stay unchanged until the aggregation releases the shared_ptr that came with them (UpdateColumns::owner).
 //
 // Memory limit: bases, pending updates and what finishing will need (BytesWith(nullptr)) stay within it. Pending
 // updates count with the memory that they borrow. Submissions that are not added yet, and working memory that does not
@@ -99,11 +101,13 @@ class Aggregation {
   // disagree: discard the aggregation.
   absl::Status Add(std::string client_id, PreparedSubmission submission);
 
-  // Leaves the merging to Finish; see Accumulator::DeferMerges. What the memory limit asks for is merged all the same.
-  void DeferMerges();
+  // Leaves the merging to Finish, for callers that keep all updates until then: merging earlier would free no memory,
+  // and would write the rows of the bases once more for each merge. What the memory limit asks for is merged all the
+  // same.
+  void DeferMerges() { defers_merges_ = true; }
 
-  // Moves all submissions of the aggregation `other` here, behind those that are here (client_ids()). To stay within
-  // the memory limit it folds nothing, but Accumulator::MergeFrom may. After success `other` can only be destroyed.
+  // Moves all submissions of the aggregation `other` here, behind those that are here (client_ids()), and merges as Add
+  // does, but not to stay within the memory limit. After success `other` can only be destroyed.
   // Requires: both have the same tensors, and engines of the same name().
   // Errors: ALREADY_EXISTS: a client has a submission in both. FAILED_PRECONDITION: one of the two has folded
   // submissions whose order matters. RESOURCE_EXHAUSTED: both together are beyond max_submissions or the memory limit;
@@ -189,6 +193,9 @@ class Aggregation {
   absl::Status CheckWeightSums(const PreparedSubmission& partial) const;
   // FAILED_PRECONDITION: the client comes before `last_folded`, a client that is folded.
   absl::Status CheckFollows(absl::string_view client_id, absl::string_view last_folded) const;
+  // Merges what is pending where the order does not matter, if it has become enough. What was added counts all the
+  // same.
+  absl::Status MergeIfDue();
   // Folds if the submission needs that to stay within the memory limit. RESOURCE_EXHAUSTED: it does not fit at all.
   absl::Status FitIntoLimit(absl::string_view client_id, const PreparedSubmission& submission);
   // Returns: the indices of client_ids_ in canonical order. Cost: a sort after clients have come or gone, else a copy.
@@ -204,6 +211,7 @@ class Aggregation {
   absl::StatusOr<Result> FinishTensor(size_t tensor, absl::Span<const uint32_t> order,
                                       const privacy::Bytes32& round_key);
 
+  const Engine* engine_ = nullptr;
   std::vector<TensorSpec> tensors_;
   // Of accumulators_: for each tensor, and then MomentsSpec of those with return_moments.
   std::vector<TensorSpec> specs_;

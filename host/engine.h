@@ -83,21 +83,24 @@ class Accumulator {
   virtual uint64_t PrepareBytes(const ValidatedUpdate& update) const = 0;
 
   // Counts a submission's update. An aggregation adds every submission to the accumulators of all its tensors, with an
-  // empty update where the submission has none. The update is pending until it is merged (folded) into the base, the
-  // sums so far: by FoldPending, by Finish, or, where the order does not matter (OrderMatters), by the Add that makes
-  // the pending updates as large as the base and as the engine's threshold (64 MiB on the CPU, 16 MiB on a GPU).
+  // empty update where the submission has none. The update is pending until FoldPending or Finish merges (folds) it
+  // into the base, the sums so far.
   // Errors: RESOURCE_EXHAUSTED: no memory. INTERNAL: a bug in the engine. Consumes `update`, after an error too. If
-  // num_submissions() has grown after an error, the update counts, and only the merge that followed has failed. All
-  // other submissions still count, and calls may go on. A PartialUpdate counts as one submission for each of its
-  // weights, and is merged at once. Requires for it: !OrderMatters(spec).
+  // num_submissions() has grown after an error, the update counts. All other submissions still count, and calls may go
+  // on. A PartialUpdate counts as one submission for each of its weights, and KeepsAll is false from then on. Requires
+  // for it: !OrderMatters(spec).
   virtual absl::Status Add(std::unique_ptr<PreparedUpdate> update) = 0;
 
-  // Has Add merge nothing, for callers that keep all updates until Finish: merging earlier would free no memory, and
-  // would write the rows of the base once more for each merge. A hint, which engines with a device ignore.
-  virtual void DeferMerges() {}
+  // What FoldPending would merge.
+  struct Pending {
+    uint64_t bytes = 0;      // of the pending updates, in host or device memory
+    uint64_t due_bytes = 0;  // from so many on a merge pays, as it reads and writes the base once
+  };
+  // Returns: what is pending where the order does not matter; elsewhere nothing, as no merge is due before Finish.
+  virtual Pending pending() const { return {}; }
 
-  // Moves all submissions of `other` here, and merges as Add does. In order of Add they follow the submissions that are
-  // here already. `other` is spent, and can only be destroyed.
+  // Moves all submissions of `other` here. In order of Add they follow the submissions that are here already. `other`
+  // is spent, and can only be destroyed.
   // Requires: equal specs, and engines of the same name(). Where the order matters, neither has folded any submission.
   // Errors: as of Add. Discard both after an error.
   virtual absl::Status MergeFrom(Accumulator&& other) = 0;
@@ -192,12 +195,15 @@ class Engine {
   virtual ~Engine() = default;
   virtual absl::string_view name() const = 0;   // "cpu" or "cuda"
   virtual std::string description() const = 0;  // device and threads, for people to read
-  // Returns: OK while the engine uses its device. An operation that finds no device memory runs on the CPU, and the
-  // next one uses the device again. After any other error of the device, in any call, the engine does that work again
-  // and all further work on the CPU, and Probe returns that error. CreateAccumulator works without a Probe before it.
+  // Returns: OK while the engine uses its device. An operation that finds no device memory runs on the CPU, and
+  // so do all later ones of its tensor; other tensors use the device. After any other error of the device, in any call,
+  // the engine does that work again and all further work on the CPU, and Probe returns that error. CreateAccumulator
+  // works without a Probe before it.
   virtual absl::Status Probe() const = 0;
   // Returns: the devices that the engine uses, or used before they failed; of the CPU engine none.
   virtual std::vector<DeviceState> devices() const { return {}; }
+  // Returns: from how many bytes of pending updates on a merge pays, whatever the base.
+  virtual uint64_t min_pending_bytes() const { return uint64_t{64} << 20; }
   // Gives device memory that is kept for later merges back to the system. Blocks: while others use the device. An error
   // of the device is one as in any other call.
   virtual void ReleaseDeviceMemory() {}

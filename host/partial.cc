@@ -85,26 +85,13 @@ PartialFold FoldOf(const TensorSpec& spec) {
   return spec.modular ? PartialFold::kModular : PartialFold::kInteger;
 }
 
-// The columns of engines, as RowShape of the CPU engine and TensorShape of the CUDA engine have them.
-uint32_t NumColumns(const TensorSpec& spec) { return spec.aggregation.op == Op::kUnion ? 0 : spec.row_width; }
-
 int BinnedBins(const TensorSpec& spec) {
   return spec.dtype == DType::kFloat64 ? WideBinnedSum::kBins : NarrowBinnedSum::kBins;
 }
 
 // Every submission has all keys of a binned tensor, so that its totals are those of each key.
-bool HasCounts(const TensorSpec& spec) {
-  const AggregationSpec& a = spec.aggregation;
-  if (IsBinned(spec)) return false;
-  const bool weights_are_counts = a.weighting == Weighting::kUniform;
-  return ReturnsCounts(spec) || a.min_contributors > 1 ||
-         (weights_are_counts && (a.return_weights || a.op == Op::kCoordinateMean));
-}
-
-bool HasKeyWeights(const TensorSpec& spec) {
-  const AggregationSpec& a = spec.aggregation;
-  return !IsBinned(spec) && a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
-}
+bool HasCounts(const TensorSpec& spec) { return !IsBinned(spec) && NeedsCounts(spec); }
+bool HasKeyWeights(const TensorSpec& spec) { return !IsBinned(spec) && NeedsKeyWeights(spec); }
 
 // Returns: the largest weight, in multiples of 2^-t.
 uint64_t MostWeight(const AggregationSpec& a) {

@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
+#include <utility>
+#include <variant>
 
 #include "host/base/float_environment.h"
-#include "host/base/half.h"
 #include "host/base/saturating.h"
+#include "host/cpu/finish/assemble.h"
 #include "host/privacy/key_selection.h"
 #include "host/privacy/lattice.h"
 #include "host/privacy/noise.h"
@@ -89,22 +90,6 @@ Selected PublicKeys(const TensorSpec& spec, const Result& sums) {
   return selected;
 }
 
-// Rounds a value once to the dtype, to nearest even. No value is −0.
-void StoreRounded(DType dtype, double value, std::byte* values, uint64_t index) {
-  const auto store = [&](auto narrow) { std::memcpy(values + index * sizeof(narrow), &narrow, sizeof(narrow)); };
-  const auto store_bits = [&](uint16_t bits) { store(bits == 0x8000 ? uint16_t{0} : bits); };
-  switch (dtype) {
-    case DType::kFloat16:
-      return store_bits(RoundToFloat16(value));
-    case DType::kBFloat16:
-      return store_bits(RoundToBFloat16(value));
-    case DType::kFloat64:
-      return store(value + 0.0);
-    default:
-      return store(static_cast<float>(value) + 0.0f);
-  }
-}
-
 // Writes the noisy row of one selected key.
 class RowWriter {
  public:
@@ -126,7 +111,7 @@ class RowWriter {
       const int64_t sum = row == kNoRow ? 0 : RowAt(sums_, row)[c];
       const Int128 noisy = Int128{sum} + gaussian_.Sample(stream);
       const double value = static_cast<double>(noisy) * unit_ / divisor;
-      StoreRounded(dtype_, value, values, to * spec_.row_width + c);
+      cpu::RoundTo(dtype_, &value, 1, values + (to * spec_.row_width + c) * SizeOf(dtype_));
     }
   }
 
@@ -146,17 +131,6 @@ double DivisorOf(const TensorSpec& spec, const Selected& selected, uint64_t i) {
   return static_cast<double>(std::max<int64_t>(selected.noisy_scores[i], 1));
 }
 
-// Fills the rows of a dense result that no key has.
-void FillRows(const TensorSpec& spec, Result& result) {
-  for (uint32_t c = 0; c < spec.row_width; ++c) {
-    StoreRounded(result.dtype, spec.aggregation.fill, result.values.data(), c);
-  }
-  const size_t row_bytes = result.row_bytes();
-  for (uint64_t row = 1; row < result.num_keys; ++row) {
-    std::memcpy(result.values.data() + row * row_bytes, result.values.data(), row_bytes);
-  }
-}
-
 }  // namespace
 
 Result MakePrivateResult(const TensorSpec& spec, const Result& sums, const Bytes32& round_key) {
@@ -164,34 +138,16 @@ Result MakePrivateResult(const TensorSpec& spec, const Result& sums, const Bytes
   const Selected selected = is_public ? PublicKeys(spec, sums) : SelectKeys(spec, sums, round_key);
   const uint64_t num_selected = selected.keys.size();
   const RowWriter writer(spec, sums, round_key);
-  Result result = EmptyResult(spec);
-  result.fixed_point_shift = writer.shift();
-  const bool is_dense = IsDenseResult(spec, num_selected);
-  result.layout = is_dense ? Layout::kDense : Layout::kSparse;
-  result.num_keys = is_dense ? spec.num_rows : num_selected;
-  result.values.resize(result.num_keys * result.row_bytes());
-  if (is_dense && num_selected < spec.num_rows) FillRows(spec, result);
-  if (!is_dense) {
-    std::visit(
-        [&](auto& keys) {
-          keys.resize(num_selected);
-          for (uint64_t i = 0; i < num_selected; ++i) {
-            keys[i] = static_cast<std::decay_t<decltype(keys[0])>>(selected.keys[i]);
-          }
-        },
-        result.keys);
-  }
-  if (spec.aggregation.return_counts) {
-    result.counts.resize(result.num_keys);
-    std::fill(result.counts.begin(), result.counts.end(), uint32_t{0});
-  }
+  Result result = cpu::MakeSparse(spec, num_selected);
+  std::visit([&](auto& keys) { std::copy(selected.keys.begin(), selected.keys.end(), keys.begin()); }, result.keys);
   ForAll(num_selected, [&](uint64_t i) {
-    const uint64_t to = is_dense ? selected.keys[i] : i;
-    writer.Write(selected.keys[i], selected.rows[i], DivisorOf(spec, selected, i), result.values.data(), to);
+    writer.Write(selected.keys[i], selected.rows[i], DivisorOf(spec, selected, i), result.values.data(), i);
     if (!result.counts.empty()) {
-      result.counts[to] = static_cast<uint32_t>(std::clamp<int64_t>(selected.noisy_scores[i], 0, 0xffffffff));
+      result.counts[i] = static_cast<uint32_t>(std::clamp<int64_t>(selected.noisy_scores[i], 0, 0xffffffff));
     }
   });
+  result = cpu::CutAndLayOut(spec, num_selected, std::move(result));
+  result.fixed_point_shift = writer.shift();
   return result;
 }
 
@@ -200,8 +156,7 @@ uint64_t PrivateResultBytes(const TensorSpec& spec, uint64_t num_keys) {
   const bool is_public = spec.privacy->keys == KeySelection::kPublic;
   const uint64_t rows = !is_public ? num_keys : listed == nullptr ? spec.num_rows : listed->size();
   const uint64_t working = SaturatingMultiply(rows, 4 * sizeof(uint64_t));
-  const uint64_t dense = IsDenseResult(spec, rows) ? DenseResultBytes(spec) : 0;
-  return SaturatingAdd(working, SaturatingAdd(ResultBytes(spec, rows), dense));
+  return SaturatingAdd(working, ResultBytes(spec, rows));
 }
 
 Bytes32 SpecDigest(absl::Span<const TensorSpec> specs) {

@@ -66,7 +66,7 @@ INNER = {
     "host/clip": f"{HOST} cpu/tuning.h cpu/rows cpu/simd cpu/prepare cpu/finish",
     "host/inspect": f"{HOST} cpu/rows",
     "host/privacy": f"{HOST} cpu/rows",
-    "host": f"{HOST} clip privacy",
+    "host": f"{HOST} clip privacy cpu/finish",
     "host/cpu/tuning.h": "",
     "host/cpu/rows": f"{HOST} .",
     "host/cpu/simd": f"{HOST} . cpu/tuning.h cpu/rows",

@@ -18,7 +18,6 @@
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/import.h"
-#include "cuda/kernels/order.h"
 #include "cuda/kernels/segments.h"
 #include "cuda/kernels/tile_plan.h"
 
@@ -42,10 +41,9 @@ using EventId = uint32_t;
 
 // All kernels that a device can launch. FoldValues and Contributors each launch three: for short, for medium and for
 // long segments.
-using KernelCall =
-    std::variant<ExpandRun, Enumerate, GatherSegments, FoldValues, Contributors, FindTileBounds, PlanTiles,
-                 FindPartBounds, FoldTiles, CheckTerms, ImportKeys, CheckFinite, FlagKeptRows, FlagNonzeroRows,
-                 DropZeroRows, WriteResult, FillValues, Fetch, CopyWords, NumberSegments, RankValues, PickStatistics>;
+using KernelCall = std::variant<ExpandRun, Enumerate, GatherSegments, FoldValues, Contributors, FindTileBounds,
+                                PlanTiles, FindPartBounds, FoldTiles, CheckTerms, ImportKeys, CheckFinite, FlagKeptRows,
+                                FlagNonzeroRows, DropZeroRows, WriteResult, FillValues, Fetch, CopyWords>;
 
 // A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:
 // CudaDevice, and in tests HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls

@@ -115,46 +115,36 @@ struct SumModular {
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
 };
 
-// MinFloat and MaxFloat: one NaN term makes the result NaN.
-struct MinFloat : FloatValue {
+// If any term is NaN, the result is NaN.
+template <FoldKind kFold>
+struct FloatExtremum : FloatValue {
   using Acc = double;
-  static constexpr FoldKind kKind = FoldKind::kMinFloat;
+  static constexpr FoldKind kKind = kFold;
   static constexpr bool kInOrder = false;
-  SPARSEAGG_HD static Acc Start() { return BitsAs<double>(uint64_t{0x7ff0000000000000}); }
+  static constexpr bool kIsMin = kFold == FoldKind::kMinFloat;
+  SPARSEAGG_HD static Acc Start() {
+    return BitsAs<double>(kIsMin ? uint64_t{0x7ff0000000000000} : uint64_t{0xfff0000000000000});
+  }
   SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale&) {
     return Combine(acc, MulRn(source.factor, value));
   }
-  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return b < a || IsNan(b) ? b : a; }
+  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return (kIsMin ? b < a : b > a) || IsNan(b) ? b : a; }
 };
+using MinFloat = FloatExtremum<FoldKind::kMinFloat>;
+using MaxFloat = FloatExtremum<FoldKind::kMaxFloat>;
 
-struct MaxFloat : FloatValue {
-  using Acc = double;
-  static constexpr FoldKind kKind = FoldKind::kMaxFloat;
-  static constexpr bool kInOrder = false;
-  SPARSEAGG_HD static Acc Start() { return BitsAs<double>(uint64_t{0xfff0000000000000}); }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale&) {
-    return Combine(acc, MulRn(source.factor, value));
-  }
-  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return b > a || IsNan(b) ? b : a; }
-};
-
-struct MinInteger : IntegerValue {
+template <FoldKind kFold>
+struct IntegerExtremum : IntegerValue {
   using Acc = int64_t;
-  static constexpr FoldKind kKind = FoldKind::kMinInteger;
+  static constexpr FoldKind kKind = kFold;
   static constexpr bool kInOrder = false;
-  SPARSEAGG_HD static Acc Start() { return INT64_MAX; }
+  static constexpr bool kIsMin = kFold == FoldKind::kMinInteger;
+  SPARSEAGG_HD static Acc Start() { return kIsMin ? INT64_MAX : INT64_MIN; }
   SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return Combine(acc, value); }
-  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return b < a ? b : a; }
+  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return (kIsMin ? b < a : b > a) ? b : a; }
 };
-
-struct MaxInteger : IntegerValue {
-  using Acc = int64_t;
-  static constexpr FoldKind kKind = FoldKind::kMaxInteger;
-  static constexpr bool kInOrder = false;
-  SPARSEAGG_HD static Acc Start() { return INT64_MIN; }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return Combine(acc, value); }
-  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return b > a ? b : a; }
-};
+using MinInteger = IntegerExtremum<FoldKind::kMinInteger>;
+using MaxInteger = IntegerExtremum<FoldKind::kMaxInteger>;
 
 SPARSEAGG_HD constexpr uint32_t AccBytes(FoldKind kind) { return kind == FoldKind::kSumInteger ? 16 : 8; }
 

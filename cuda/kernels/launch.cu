@@ -16,10 +16,6 @@ cudaError_t Launch(const Contributors& args, cudaStream_t stream) {
   return error;
 }
 
-cudaError_t Launch(const NumberSegments& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const RankValues& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const PickStatistics& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-
 cudaError_t Launch(const CheckTerms& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 
 cudaError_t Launch(const ImportKeys& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }

@@ -17,7 +17,6 @@
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/import.h"
-#include "cuda/kernels/order.h"
 #include "cuda/kernels/segments.h"
 #include "cuda/kernels/tile_plan.h"
 
@@ -36,10 +35,6 @@ cudaError_t Launch(const FlagNonzeroRows& kernel, cudaStream_t stream);
 cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t stream);
 cudaError_t Launch(const WriteResult& kernel, cudaStream_t stream);
 cudaError_t Launch(const FillValues& kernel, cudaStream_t stream);
-
-cudaError_t Launch(const NumberSegments& kernel, cudaStream_t stream);
-cudaError_t Launch(const RankValues& kernel, cudaStream_t stream);
-cudaError_t Launch(const PickStatistics& kernel, cudaStream_t stream);
 
 cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t stream);
 cudaError_t Launch(const PlanTiles& kernel, cudaStream_t stream);

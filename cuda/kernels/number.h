@@ -56,10 +56,6 @@ SPARSEAGG_HD inline double DivRn(double a, double b) { return a / b; }
 #endif
 
 SPARSEAGG_HD inline bool IsNan(double value) { return value != value; }
-SPARSEAGG_HD inline bool IsFinite(double value) {
-  constexpr uint64_t kExponent = uint64_t{0x7ff} << 52;
-  return (BitsAs<uint64_t>(value) & kExponent) != kExponent;
-}
 
 SPARSEAGG_HD inline double WidenBFloat16(uint16_t bits) {
   return static_cast<double>(BitsAs<float>(static_cast<uint32_t>(bits) << 16));

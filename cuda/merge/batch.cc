@@ -125,15 +125,15 @@ absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, cons
   return batch;
 }
 
-absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const HostRows& rows, uint64_t first,
-                                    uint64_t count) {
+absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const UnfinishedRows& rows,
+                                    uint64_t first, uint64_t count) {
   DeviceRows sent;
   sent.num_rows = static_cast<uint32_t>(count);
   for (const RowColumn column : kRowColumns) {
     const size_t row_bytes = BytesPerRow(shape, column);
     ASSIGN_OR_RETURN(sent[column], session.memory().Allocate(count * row_bytes, Lane::kCopy));
     if (count * row_bytes == 0) continue;
-    const HostPart part = {rows[column].data(), first * row_bytes, count * row_bytes};
+    const HostPart part = {ColumnOf(rows, column).data(), first * row_bytes, count * row_bytes};
     RETURN_IF_ERROR(session.staging().CopyIn(sent[column].get(), 0, part));
   }
   RETURN_IF_ERROR(session.staging().Flush());

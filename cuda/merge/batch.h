@@ -67,8 +67,8 @@ struct Batch {
 absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges);
 
 // Sends rows [first, first + count) on the copy lane. The same of what it returns.
-absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const HostRows& rows, uint64_t first,
-                                    uint64_t count);
+absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const UnfinishedRows& rows,
+                                    uint64_t first, uint64_t count);
 
 // Makes the compute lane wait for the batch and what was sent before it, and writes the keys of the batch's runs.
 absl::Status ReceiveBatch(Session& session, Batch& batch);

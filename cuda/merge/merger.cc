@@ -54,7 +54,7 @@ absl::StatusOr<DeviceBuffer> FindBounds(Session& session, Find find) {
 
 bool TileMerge::ShouldMerge(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch) {
   const Tuning& tuning = session.tuning();
-  if (shape.order.has_value() || shape.columns > 1 || shape.key_bytes != sizeof(uint32_t) || shape.num_rows == 0 ||
+  if (shape.columns > 1 || shape.key_bytes != sizeof(uint32_t) || shape.num_rows == 0 ||
       shape.num_rows > std::numeric_limits<int32_t>::max())
     return false;
   if (!batch.unique || !base.ascends || batch.num_tuples == 0) return false;
@@ -200,17 +200,13 @@ SegmentClasses ClassesOf(const Tuning& tuning, uint32_t columns, const Segments&
 
 }  // namespace
 
-absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const HostRows*>& bases,
+absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const UnfinishedRows*>& bases,
                                          const std::vector<const ValidatedUpdate*>& updates) {
   ASSIGN_OR_RETURN(DeviceRows rows, SendBases(bases));
   BatchCursor cursor(updates);
   bool is_merged = bases.size() <= 1;
   if (is_merged && cursor.done()) return rows;
   ASSIGN_OR_RETURN(Batch batch, SendNext(rows, cursor));
-  if (shape_.order.has_value() && !cursor.done()) {
-    return NoRoom(
-        absl::StrCat("device memory: no room for all tuples of an order statistic, ", cursor.num_left(), " are left"));
-  }
   while (true) {
     std::optional<Batch> next;
     // The host stages the next batch while the device works. The number of rows that this merge makes is not known yet.
@@ -257,9 +253,9 @@ absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& bat
   return FoldSegments(base, batch, sorted);
 }
 
-absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>& bases) {
+absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const UnfinishedRows*>& bases) {
   uint64_t num_rows = 0;
-  for (const HostRows* base : bases) num_rows += base->num_rows;
+  for (const UnfinishedRows* base : bases) num_rows += base->num_rows;
   if (num_rows > session_.tuning().max_batch_entries) {
     return NoRoom(absl::StrCat(num_rows, " rows are more than positions can number"));
   }
@@ -269,8 +265,8 @@ absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const HostRows*>&
   for (const RowColumn column : kRowColumns) {
     ASSIGN_OR_RETURN(rows[column], session_.memory().Allocate(num_rows * BytesPerRow(shape_, column), Lane::kCopy));
     size_t next = 0;
-    for (const HostRows* base : bases) {
-      const Column<std::byte>& from = (*base)[column];
+    for (const UnfinishedRows* base : bases) {
+      const Column<std::byte>& from = ColumnOf(*base, column);
       if (from.empty()) continue;
       RETURN_IF_ERROR(session_.staging().CopyIn(rows[column].get(), next, {from.data(), 0, from.size()}));
       next += from.size();
@@ -291,9 +287,8 @@ uint64_t Merger::RoomBeside(uint64_t num_rows) const {
   const uint64_t entry_bytes = 2 * (shape_.key_bytes + sizeof(uint32_t))  // key and position, twice during the sort
                                + 2                                        // scratch of the sort
                                + sizeof(uint32_t)                         // the begin of its segment
-                               + sizeof(uint8_t)    // in the lists of segments, or to keep its row
-                               + shape_.RowBytes()  // its folded row
-                               + OrderBytes();      // its segment, and the ranks of its values
+                               + sizeof(uint8_t)     // in the lists of segments, or to keep its row
+                               + shape_.RowBytes();  // its folded row
   // Bytes of an earlier row: the row itself, and its entry.
   const uint64_t base_bytes = num_rows * (shape_.RowBytes() + entry_bytes);
   // Bytes of a tuple: the tuple as sent, one of the next batch, and its entry.
@@ -302,10 +297,6 @@ uint64_t Merger::RoomBeside(uint64_t num_rows) const {
   const uint64_t tuples = (budget - std::min(budget, base_bytes)) / tuple_bytes;
   const uint64_t max_entries = session_.tuning().max_batch_entries;
   return std::min(tuples, max_entries - std::min(num_rows, max_entries));
-}
-
-uint64_t Merger::OrderBytes() const {
-  return shape_.order.has_value() ? (1 + uint64_t{shape_.columns}) * sizeof(uint32_t) : 0;
 }
 
 uint64_t Merger::BatchSize(uint64_t num_rows, uint64_t num_left) const {
@@ -375,9 +366,7 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
       GatherSegments{sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get(), classes}));
   const Sources sources = {batch.d_begin.as<uint32_t>(), batch.d_sources.as<Source>(), batch.num_sources,
                            base.num_rows};
-  if (shape_.order.has_value()) {
-    RETURN_IF_ERROR(PickStatisticsOf(batch, sorted, rows[RowColumn::kAccs].as<double>()));
-  } else if (shape_.columns > 0) {
+  if (shape_.columns > 0) {
     FoldValues call;
     call.kind = shape_.fold;
     call.segments = segments;
@@ -413,22 +402,6 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     RETURN_IF_ERROR(device.Launch(call));
   }
   return rows;
-}
-
-absl::Status Merger::PickStatisticsOf(const Batch& batch, const SortedKeys& sorted, double* d_statistics) {
-  Device& device = session_.device();
-  OrderValues values;
-  values.segments = sorted.segments();
-  values.columns = shape_.columns;
-  values.d_values = sorted.d_values.get() != nullptr ? sorted.d_values.get() : batch.d_values.get();
-  values.type = shape_.type;
-  const uint64_t num_values = uint64_t{sorted.count} * shape_.columns;
-  ASSIGN_OR_RETURN(const DeviceBuffer d_segment_of, session_.Allocate(size_t{sorted.count} * sizeof(uint32_t)));
-  ASSIGN_OR_RETURN(const DeviceBuffer d_ranks, session_.Allocate(num_values * sizeof(uint32_t)));
-  RETURN_IF_ERROR(device.Launch(NumberSegments{values.segments, d_segment_of.as<uint32_t>()}));
-  const bool by_rank = shape_.order->op != OrderOp::kTrimmedMean;
-  RETURN_IF_ERROR(device.Launch(RankValues{values, d_segment_of.as<uint32_t>(), by_rank, d_ranks.as<uint32_t>()}));
-  return device.Launch(PickStatistics{values, *shape_.order, d_ranks.as<uint32_t>(), d_statistics});
 }
 
 }  // namespace sparseagg::cuda

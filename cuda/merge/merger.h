@@ -46,7 +46,7 @@ class Merger {
 
   // Merges `bases` (rows of earlier merges, keys strictly ascending; several only where the order of submissions does
   // not matter) and then `updates`. Returns: rows with strictly ascending keys.
-  absl::StatusOr<DeviceRows> Merge(const std::vector<const HostRows*>& bases,
+  absl::StatusOr<DeviceRows> Merge(const std::vector<const UnfinishedRows*>& bases,
                                    const std::vector<const ValidatedUpdate*>& updates);
 
   // The number of tuples that fit in device memory together, or of rows.
@@ -58,13 +58,11 @@ class Merger {
                                         const std::function<absl::Status()>& meanwhile);
 
  private:
-  absl::StatusOr<DeviceRows> SendBases(const std::vector<const HostRows*>& bases);
+  absl::StatusOr<DeviceRows> SendBases(const std::vector<const UnfinishedRows*>& bases);
   // The most rows that merging so many tuples into so many rows can give.
   uint64_t MaxRows(uint64_t num_rows, uint64_t num_tuples) const;
   // The number of tuples that fit in device memory together with `num_rows` rows.
   uint64_t RoomBeside(uint64_t num_rows) const;
-  // Bytes of an entry that only order statistics need.
-  uint64_t OrderBytes() const;
   // The size of the next batch, in tuples, when `num_left` have not been sent. 0: there is room for too few to
   // continue.
   uint64_t BatchSize(uint64_t num_rows, uint64_t num_left) const;
@@ -72,8 +70,6 @@ class Merger {
   absl::StatusOr<Batch> SendNext(const DeviceRows& rows, BatchCursor& cursor);
   absl::StatusOr<Sorter> StartSort(const DeviceRows& base, Batch& batch);
   absl::StatusOr<DeviceRows> FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted);
-  // Writes the order statistics of a batch that has all values of its keys.
-  absl::Status PickStatisticsOf(const Batch& batch, const SortedKeys& sorted, double* d_statistics);
 
   Session& session_;
   const TensorShape& shape_;

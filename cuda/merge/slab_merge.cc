@@ -24,7 +24,7 @@ constexpr size_t kSourcesPerTask = 64;  // whose positions one thread looks for
 
 }  // namespace
 
-std::optional<SlabPlan> SlabPlan::Make(HostThreads& threads, const TensorShape& shape, const HostRows* base,
+std::optional<SlabPlan> SlabPlan::Make(HostThreads& threads, const TensorShape& shape, const UnfinishedRows* base,
                                        const std::vector<const ValidatedUpdate*>& updates, const Limits& limits) {
   SlabPlan plan(updates, base, shape.key_bytes);
   const auto [num_tuples, num_used] = plan.CountEntries();
@@ -76,7 +76,7 @@ uint64_t SlabPlan::NumEntries(size_t source) const {
 }
 
 uint64_t SlabPlan::KeyAt(size_t source, uint64_t index) const {
-  if (source == updates_.size()) return LoadKey((*base_)[RowColumn::kKeys].data(), key_bytes_, index);
+  if (source == updates_.size()) return LoadKey(base_->keys.data(), key_bytes_, index);
   const KeyColumn& keys = updates_[source]->keys();
   if (const auto* run = std::get_if<KeyRun>(&keys)) return run->first + index;
   if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return (*narrow)[index];
@@ -179,8 +179,8 @@ struct SentSlab {
   Batch batch;
 };
 
-absl::StatusOr<SentSlab> Send(Session& session, const TensorShape& shape, const HostRows* base, const SlabPlan& plan,
-                              size_t slab) {
+absl::StatusOr<SentSlab> Send(Session& session, const TensorShape& shape, const UnfinishedRows* base,
+                              const SlabPlan& plan, size_t slab) {
   SentSlab sent;
   if (base != nullptr) {
     const SlabPlan::RowRange range = plan.RowsOf(slab);
@@ -191,7 +191,7 @@ absl::StatusOr<SentSlab> Send(Session& session, const TensorShape& shape, const 
 }
 
 std::optional<SlabPlan> Plan(Session& session, const TensorSpec& spec, const TensorShape& shape, int shrink,
-                             const std::vector<const HostRows*>& bases,
+                             const std::vector<const UnfinishedRows*>& bases,
                              const std::vector<const ValidatedUpdate*>& updates) {
   // The host finds the cuts, and cannot read keys that are on the device; these need no way in either.
   const bool can_cut = std::all_of(updates.begin(), updates.end(), [](const ValidatedUpdate* update) {
@@ -212,11 +212,11 @@ std::optional<SlabPlan> Plan(Session& session, const TensorSpec& spec, const Ten
 
 absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                                      int shrink, double total_weight,
-                                                     const std::vector<const HostRows*>& bases,
+                                                     const std::vector<const UnfinishedRows*>& bases,
                                                      const std::vector<const ValidatedUpdate*>& updates) {
   const std::optional<SlabPlan> plan = Plan(session, spec, shape, shrink, bases, updates);
   if (!plan.has_value()) return std::nullopt;
-  const HostRows* const base = bases.empty() ? nullptr : bases.front();
+  const UnfinishedRows* const base = bases.empty() ? nullptr : bases.front();
   uint64_t max_rows = base == nullptr ? 0 : base->num_rows;
   for (const ValidatedUpdate* update : updates) max_rows += update->num_keys();
   if (spec.num_rows != 0) max_rows = std::min(max_rows, spec.num_rows);

@@ -33,7 +33,7 @@ class SlabPlan {
 
   // Requires: the keys of all updates and of `base` (null: none) strictly ascend.
   // Returns: no plan if one slab would do, or if a single key has more entries than a slab may have.
-  static std::optional<SlabPlan> Make(HostThreads& threads, const TensorShape& shape, const HostRows* base,
+  static std::optional<SlabPlan> Make(HostThreads& threads, const TensorShape& shape, const UnfinishedRows* base,
                                       const std::vector<const ValidatedUpdate*>& updates, const Limits& limits);
 
   // Cuts into up to `num_parts` ranges with about as many tuples each, for several devices. Requires: as Make. Returns:
@@ -58,7 +58,7 @@ class SlabPlan {
     std::vector<uint64_t> positions;
   };
 
-  SlabPlan(const std::vector<const ValidatedUpdate*>& updates, const HostRows* base, uint32_t key_bytes)
+  SlabPlan(const std::vector<const ValidatedUpdate*>& updates, const UnfinishedRows* base, uint32_t key_bytes)
       : updates_(updates), base_(base), key_bytes_(key_bytes) {}
 
   uint64_t NumEntries(size_t source) const;
@@ -76,7 +76,7 @@ class SlabPlan {
   bool CutOversized(HostThreads& threads, uint64_t max_entries);
 
   const std::vector<const ValidatedUpdate*>& updates_;
-  const HostRows* base_;
+  const UnfinishedRows* base_;
   uint32_t key_bytes_;
   std::vector<Cut> cuts_;      // the first at key 0
   std::vector<uint64_t> end_;  // all keys of each
@@ -92,7 +92,7 @@ class SlabPlan {
 // host memory. Deterministic: the bits of Merger and FinishRows.
 absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                                      int shrink, double total_weight,
-                                                     const std::vector<const HostRows*>& bases,
+                                                     const std::vector<const UnfinishedRows*>& bases,
                                                      const std::vector<const ValidatedUpdate*>& updates);
 
 // Returns: up to `max_parts` ranges of keys, with about as many tuples each, and at least Tuning::slab_bytes. Nothing

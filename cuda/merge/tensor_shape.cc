@@ -19,37 +19,16 @@ FoldKind FoldOf(const TensorSpec& spec) {
   return IsSignedInteger(spec.dtype) ? FoldKind::kSumInteger : FoldKind::kSumFloat;
 }
 
-WeightKind KeyWeightsOf(const AggregationSpec& a) {
-  if (a.weighting == Weighting::kUniform) return WeightKind::kCounts;
-  if (a.op != Op::kCoordinateMean && !a.return_weights) return WeightKind::kCounts;
-  return a.numerics == Numerics::kFixedPoint ? WeightKind::kFixed : WeightKind::kFloat;
-}
-
-bool NeedsCounts(const TensorSpec& spec) {
-  const AggregationSpec& a = spec.aggregation;
-  const bool weights_are_counts =
-      a.weighting == Weighting::kUniform && (a.return_weights || a.op == Op::kCoordinateMean);
-  return ReturnsCounts(spec) || a.min_contributors > 1 || weights_are_counts;
-}
-
-std::optional<OrderRule> OrderOf(const TensorSpec& spec) {
-  const AggregationSpec& a = spec.aggregation;
-  if (!IsOrderStatistic(a.op)) return std::nullopt;
-  OrderRule rule;
-  rule.op = a.op == Op::kMedian ? OrderOp::kMedian : a.op == Op::kQuantile ? OrderOp::kQuantile : OrderOp::kTrimmedMean;
-  rule.trim_fraction = a.order.trim_fraction.value_or(0.0);
-  rule.quantile = a.order.quantile.value_or(0.5);
-  rule.absent_is_zero = a.order.absent == AbsentPolicy::kZero;
-  rule.may_be_nan = a.on_nonfinite == NonfinitePolicy::kPropagate;
-  return rule;
+WeightKind KeyWeightsOf(const TensorSpec& spec) {
+  if (!NeedsKeyWeights(spec)) return WeightKind::kCounts;
+  return spec.aggregation.numerics == Numerics::kFixedPoint ? WeightKind::kFixed : WeightKind::kFloat;
 }
 
 }  // namespace
 
 bool IsForDevice(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
-  if (a.numerics == Numerics::kBinned) return false;
-  return !IsOrderStatistic(a.op) || (IsFloat(spec.dtype) && a.weighting == Weighting::kUniform);
+  return a.numerics != Numerics::kBinned && !IsOrderStatistic(a.op);
 }
 
 Number ToNumber(DType dtype) {
@@ -79,7 +58,7 @@ TensorShape::TensorShape(const TensorSpec& spec) {
   num_rows = spec.num_rows;
   key_bytes = KeyBytes(spec);
   key_bits = spec.num_rows == 0 ? 64 : std::bit_width(spec.num_rows - 1);
-  columns = a.op == Op::kUnion ? 0 : spec.row_width;
+  columns = NumColumns(spec);
   row_bytes = columns * SizeOf(spec.dtype);
   type = ToNumber(spec.dtype);
   fold = FoldOf(spec);
@@ -88,9 +67,8 @@ TensorShape::TensorShape(const TensorSpec& spec) {
   scaled = spec.clip.has_bound();
   uniform = !weighted && !scaled;
   counts = NeedsCounts(spec);
-  key_weights = KeyWeightsOf(a);
+  key_weights = KeyWeightsOf(spec);
   if (key_weights == WeightKind::kFixed) weight_scale = std::ldexp(1.0, WeightShift(a));
-  order = OrderOf(spec);
 }
 
 Source TensorShape::MakeSource(const ValidatedUpdate& update) const {
@@ -118,26 +96,6 @@ absl::StatusOr<DeviceRows> AllocateRows(Session& session, const TensorShape& sha
     ASSIGN_OR_RETURN(rows[column], session.Allocate(num_rows * BytesPerRow(shape, column)));
   }
   return rows;
-}
-
-UnfinishedRows ToUnfinished(HostRows&& rows) {
-  UnfinishedRows unfinished;
-  unfinished.num_rows = rows.num_rows;
-  unfinished.keys = std::move(rows[RowColumn::kKeys]);
-  unfinished.accs = std::move(rows[RowColumn::kAccs]);
-  unfinished.counts = std::move(rows[RowColumn::kCounts]);
-  unfinished.weights = std::move(rows[RowColumn::kWeights]);
-  return unfinished;
-}
-
-HostRows FromUnfinished(UnfinishedRows&& rows) {
-  HostRows host;
-  host.num_rows = static_cast<uint32_t>(rows.num_rows);
-  host[RowColumn::kKeys] = std::move(rows.keys);
-  host[RowColumn::kAccs] = std::move(rows.accs);
-  host[RowColumn::kCounts] = std::move(rows.counts);
-  host[RowColumn::kWeights] = std::move(rows.weights);
-  return host;
 }
 
 }  // namespace sparseagg::cuda

@@ -13,7 +13,6 @@
 #include "cuda/kernels/check.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold.h"
-#include "cuda/kernels/order.h"
 #include "cuda/kernels/segments.h"
 #include "cuda/transfer/session.h"
 #include "host/base/column.h"
@@ -25,7 +24,7 @@ namespace sparseagg::cuda {
 
 Number ToNumber(DType dtype);
 
-// Whether the device merges such a tensor. Of order statistics it has those of floats whose votes are equal.
+// Whether the device merges such a tensor: it leaves binned sums and order statistics to the CPU engine.
 bool IsForDevice(const TensorSpec& spec);
 
 // The properties of a tensor that merging and finishing need. Made once per accumulator; immutable, so thread-safe.
@@ -47,8 +46,7 @@ struct TensorShape {
   bool uniform = true;    // neither
   bool counts = false;    // the number of contributors per key is needed
   WeightKind key_weights = WeightKind::kCounts;
-  double weight_scale = 1.0;       // 2^t of WeightKind::kFixed
-  std::optional<OrderRule> order;  // of an order statistic, which stands in the place of the fold
+  double weight_scale = 1.0;  // 2^t of WeightKind::kFixed
 
   // Bytes of one folded row, all columns.
   size_t RowBytes() const;
@@ -74,31 +72,33 @@ inline size_t BytesPerRow(const TensorShape& shape, RowColumn column) {
   return 0;
 }
 
-template <typename Memory>
-struct Rows {
+// Rows in device memory. Those in host memory are UnfinishedRows, of fewer than 2^32 rows.
+struct DeviceRows {
   uint32_t num_rows = 0;
   bool ascends = true;  // keys ascend strictly; false for a concatenation of several row sets
-  std::array<Memory, kRowColumns.size()> columns;
+  std::array<DeviceBuffer, kRowColumns.size()> columns;
 
-  Memory& operator[](RowColumn column) { return columns[static_cast<size_t>(column)]; }
-  const Memory& operator[](RowColumn column) const { return columns[static_cast<size_t>(column)]; }
+  DeviceBuffer& operator[](RowColumn column) { return columns[static_cast<size_t>(column)]; }
+  const DeviceBuffer& operator[](RowColumn column) const { return columns[static_cast<size_t>(column)]; }
 };
 
-using DeviceRows = Rows<DeviceBuffer>;
-using HostRows = Rows<Column<std::byte>>;
+// Returns: a column of rows in host memory.
+template <typename Rows>
+auto& ColumnOf(Rows& rows, RowColumn column) {
+  switch (column) {
+    case RowColumn::kAccs:
+      return rows.accs;
+    case RowColumn::kCounts:
+      return rows.counts;
+    case RowColumn::kWeights:
+      return rows.weights;
+    default:
+      return rows.keys;
+  }
+}
 
 // Allocates rows for work on the compute lane. Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<DeviceRows> AllocateRows(Session& session, const TensorShape& shape, uint32_t num_rows);
-
-// Move rows of the engine to those that all engines share, and back. Requires: fewer than 2^32 rows.
-UnfinishedRows ToUnfinished(HostRows&& rows);
-HostRows FromUnfinished(UnfinishedRows&& rows);
-
-inline size_t MemoryBytes(const HostRows& rows) {
-  size_t bytes = 0;
-  for (const Column<std::byte>& column : rows.columns) bytes += column.size();
-  return bytes;
-}
 
 }  // namespace sparseagg::cuda
 

@@ -48,7 +48,7 @@ class GuardedAccumulator final : public Accumulator {
   bool KeepsAll() const override { return inner_->KeepsAll(); }
   void Remove(absl::Span<const uint32_t> indices) override { inner_->Remove(indices); }
   void MultiplyWeights(absl::Span<const double> factors) override { inner_->MultiplyWeights(factors); }
-  void DeferMerges() override { inner_->DeferMerges(); }
+  Pending pending() const override { return inner_->pending(); }
   uint64_t ReadBytes(const PreparedUpdate* next) const override { return inner_->ReadBytes(next); }
   uint64_t num_submissions() const override { return inner_->num_submissions(); }
   size_t memory_bytes() const override { return inner_->memory_bytes(); }
@@ -90,6 +90,7 @@ class GuardedEngine final : public Engine {
       return std::make_unique<GuardedAccumulator>(*std::move(inner));
     });
   }
+  uint64_t min_pending_bytes() const override { return inner_->min_pending_bytes(); }
   std::optional<DeviceStream> device_stream() const override { return inner_->device_stream(); }
   absl::Status FollowStream(uintptr_t stream) override {
     return sparseagg::ToStatus([&] { return inner_->FollowStream(stream); });

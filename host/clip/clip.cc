@@ -18,10 +18,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "host/base/column.h"
-#include "host/base/half.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
 #include "host/clip/clip_kernels.h"
+#include "host/cpu/finish/assemble.h"
 #include "host/cpu/prepare/sorted_tuples.h"
 #include "host/cpu/rows/wire_value.h"
 #include "host/spec/spec.h"
@@ -88,21 +88,6 @@ class BoundedRows {
 };
 
 namespace {
-
-// Writes a value that the type has.
-void StoreAt(DType dtype, double value, std::byte* values, uint64_t index) {
-  const auto store = [&](auto narrow) { std::memcpy(values + index * sizeof(narrow), &narrow, sizeof(narrow)); };
-  switch (dtype) {
-    case DType::kFloat16:
-      return store(RoundToFloat16(value));
-    case DType::kBFloat16:
-      return store(RoundToBFloat16(value));
-    case DType::kFloat64:
-      return store(value);
-    default:
-      return store(static_cast<float>(value));
-  }
-}
 
 // Calls use(tuple, row) for each tuple: `row` is the number of its key among the distinct keys, which ascend.
 template <typename Use>
@@ -247,7 +232,8 @@ void BoundedRows::ClampRows() {
     for (size_t c = 0; c < width; ++c) {
       const double sum = folded_[row * width + c];
       if (std::abs(sum) <= limit) continue;
-      StoreAt(spec_.dtype, row == last_row ? 0.0 : std::copysign(limit, sum), values, tuple * width + c);
+      const double clamped = row == last_row ? 0.0 : std::copysign(limit, sum);
+      cpu::RoundTo(spec_.dtype, &clamped, 1, values + tuple * tuple_bytes() + c * SizeOf(spec_.dtype));
     }
     last_row = row;
   });

@@ -1,4 +1,4 @@
-// Bounds on one submission, applied before an engine sees it.
+// What is done to one submission before an engine sees it: bounds, and the squares of its rows for return_moments.
 #ifndef SPARSEAGG_HOST_CLIP_CLIP_H_
 #define SPARSEAGG_HOST_CLIP_CLIP_H_
 
@@ -27,6 +27,23 @@ absl::StatusOr<ClipOutcome> ApplyClips(absl::Span<const TensorSpec> specs, std::
 
 // Returns: the most memory that ApplyClips needs in addition to the updates, the new updates included. Saturates.
 uint64_t ApplyClipsBytes(absl::Span<const TensorSpec> specs, absl::Span<const ValidatedUpdate> updates);
+
+// Returns: the spec of the tensor whose weighted sum is the moments of `spec`: the same keys, float64, the op sum, a
+// sparse result. Requires: `spec` has passed Validate, with return_moments.
+TensorSpec MomentsSpec(const TensorSpec& spec);
+
+// Returns: an update of MomentsSpec(spec): for each key of `update` the squares of its row. The row is the sum of the
+// tuples of the key in order of occurrence, in float64, multiplied by the update's factor and rounded; integers are
+// added exactly, and converted to float64. Each square is rounded once; it may be infinite. The keys may be borrowed
+// from `update`, whose owner they keep alive.
+// Requires: no sum of integers overflows int64, which Accumulator::Prepare has checked.
+// Errors: RESOURCE_EXHAUSTED: 2^32 or more tuples, and update.unique() is false. UNIMPLEMENTED: the update is in device
+// memory.
+// Deterministic. Cost: one pass over the values; also a sort if the keys descend somewhere. Thread-safe.
+absl::StatusOr<ValidatedUpdate> SquareRows(const TensorSpec& spec, const ValidatedUpdate& update);
+
+// Returns: the most memory that SquareRows needs, its return value included. Saturates.
+uint64_t SquareRowsBytes(const TensorSpec& spec, const ValidatedUpdate& update);
 
 }  // namespace sparseagg
 

@@ -79,16 +79,8 @@ HWY_INLINE double AddSquaresOf(const std::byte* values, uint64_t count, double l
 }
 
 double AddSquares(DType dtype, const std::byte* values, uint64_t count, double limit, SquaredSum& sum) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return AddSquaresOf<DType::kFloat16>(values, count, limit, sum);
-    case DType::kBFloat16:
-      return AddSquaresOf<DType::kBFloat16>(values, count, limit, sum);
-    case DType::kFloat64:
-      return AddSquaresOf<DType::kFloat64>(values, count, limit, sum);
-    default:
-      return AddSquaresOf<DType::kFloat32>(values, count, limit, sum);
-  }
+  return cpu::HWY_NAMESPACE::WithFloatType(
+      dtype, [&](auto type) HWY_ATTR { return AddSquaresOf<decltype(type)::value>(values, count, limit, sum); });
 }
 
 }  // namespace HWY_NAMESPACE

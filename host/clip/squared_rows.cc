@@ -1,5 +1,3 @@
-#include "host/clip/squared_rows.h"
-
 #include <cstddef>
 #include <limits>
 #include <memory>
@@ -10,6 +8,7 @@
 #include "absl/types/span.h"
 #include "host/base/column.h"
 #include "host/base/saturating.h"
+#include "host/clip/clip.h"
 #include "host/cpu/prepare/sorted_tuples.h"
 #include "host/cpu/rows/wire_value.h"
 

@@ -8,17 +8,13 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
-#include "host/cpu/dense/binned_accumulator.h"
-#include "host/cpu/order/order_accumulator.h"
+#include "host/cpu/accumulators.h"
 #include "host/cpu/rows/fold.h"
 #include "host/cpu/simd/kernels.h"
+#include "host/cpu/tuning.h"
 
 namespace sparseagg {
 namespace cpu {
-
-// Defined in typed_accumulator.h; instantiated in float_sums.cc, fixed_sums.cc, integer_folds.cc and extrema.cc.
-template <typename Fold>
-std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena);
 
 namespace {
 
@@ -84,6 +80,7 @@ class CpuEngine : public Engine {
     return absl::StrCat("CPU, ", threads, threads == 1 ? " thread, " : " threads, ", cpu::CurrentSimdTarget());
   }
   absl::Status Probe() const override { return absl::OkStatus(); }
+  uint64_t min_pending_bytes() const override { return cpu::CurrentTuning().min_pending_bytes; }
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
     return cpu::MakeCpuAccumulator(spec, arena_);
   }
@@ -96,10 +93,9 @@ class CpuEngine : public Engine {
 
 bool CpuTakesUncheckedKeys(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
-  const bool is_sum = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
   // Bounds, private rounds and sums of squares read keys before the merge.
   const bool merges_only = !spec.clip.has_bound() && !spec.privacy.has_value() && !a.return_moments;
-  return is_sum && IsFloat(spec.dtype) && a.numerics == Numerics::kCanonical && spec.layout == Layout::kSparse &&
+  return IsSum(a.op) && IsFloat(spec.dtype) && a.numerics == Numerics::kCanonical && spec.layout == Layout::kSparse &&
          HasNarrowKeys(spec) && merges_only;
 }
 

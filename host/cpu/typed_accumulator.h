@@ -6,8 +6,9 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <list>
 #include <memory>
-#include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "host/accumulation.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "host/cpu/accumulators.h"
 #include "host/cpu/finish/assemble.h"
 #include "host/cpu/finish/row_finisher.h"
 #include "host/cpu/finish/row_sinks.h"
@@ -33,38 +35,38 @@
 
 namespace sparseagg::cpu {
 
-// The state of one tensor: pending updates, and the base, the rows merged earlier. If the order of the fold matters,
-// updates stay pending until FoldPending or Finish. If not, they are merged into the base as soon as they take as much
-// memory as the base. So memory stays O(distinct keys), and each tuple is merged O(1) times (amortised). Rows of
-// partials are kept as runs beside the base.
+// The state of one tensor: pending updates, and the base, the rows merged earlier. Rows of partials are pending as runs
+// beside the base.
 //
 //   auto accumulator = MakeTypedAccumulator<SumFloat>(spec, arena);
 //   RETURN_IF_ERROR(accumulator->Add(*accumulator->Prepare(std::move(update))));   // for each submission
 //   ASSIGN_OR_RETURN(Result result, std::move(*accumulator).Finish(order));
 template <typename Key, typename Fold>
-class TypedAccumulator : public Accumulator {
+class TypedAccumulator : public ListAccumulator {
  public:
   using Rows = FoldedRows<Key, typename Fold::Acc>;
   using Input = MergeInput<Key, Fold>;
 
-  TypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena)
-      : spec_(spec), shape_{NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)}, arena_(arena) {}
+  using ListAccumulator::ListAccumulator;
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
     // Only the rows of a lone update may stay unfolded: others are folded here, beside other updates.
     return PrepareUpdate(spec_, update, std::is_same_v<Fold, SumFloat> && !has_keys_.load(std::memory_order_relaxed));
   }
 
-  uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
-
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
     if (update->is_partial()) return AddPartial(static_cast<const PartialUpdate&>(*update));
     if (!list_.Add(std::move(update))) return absl::OkStatus();
     has_keys_.store(true, std::memory_order_relaxed);
-    return MergeIfDue();
+    return absl::OkStatus();
   }
 
-  void DeferMerges() override { defers_merges_ = true; }
+  Pending pending() const override {
+    if (!merges_on_arrival_) return {};
+    Pending pending{list_.pending().memory_bytes(), base_.memory_bytes()};
+    for (const Rows& run : runs_) pending.bytes += run.memory_bytes();
+    return pending;
+  }
 
   // Where the order matters, neither must have folded any.
   absl::Status MergeFrom(Accumulator&& other) override {
@@ -79,24 +81,11 @@ class TypedAccumulator : public Accumulator {
     } else if (from.base_.size() > 0) {
       runs_.push_back(std::move(from.base_));
     }
-    for (Rows& run : from.runs_) runs_.push_back(std::move(run));
-    from.runs_.clear();
-    CombineSmallRuns();
-    return MergeIfDue();
+    runs_.splice(runs_.end(), from.runs_);
+    return absl::OkStatus();
   }
 
   bool KeepsAll() const override { return num_folded_ == 0 && !has_partials_; }
-
-  void Remove(absl::Span<const uint32_t> indices) override { list_.Remove(indices); }
-
-  void MultiplyWeights(absl::Span<const double> factors) override {
-    spec_.aggregation.weighting = Weighting::kByWeight;
-    shape_ = {NumColumns(spec_), NeedsCounts(spec_), KeyWeightsOf(spec_)};
-    list_.MultiplyWeights(factors);
-  }
-
-  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) override { return list_.Read(order); }
-  uint64_t ReadBytes(const PreparedUpdate* next) const override { return list_.ReadBytes(next); }
 
   absl::Status FoldPending(SubmissionOrder order) override {
     CombineRuns();
@@ -124,8 +113,6 @@ class TypedAccumulator : public Accumulator {
     return rows;
   }
 
-  PartialTotals Totals() const override { return TotalsOf(spec_, list_.weights(), partials_); }
-
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     CombineRuns();
     ASSIGN_OR_RETURN(Input input, MakeInput(order));
@@ -144,8 +131,6 @@ class TypedAccumulator : public Accumulator {
     result.plan = Explain(blocks);
     return result;
   }
-
-  uint64_t num_submissions() const override { return list_.weights().size(); }
 
   size_t memory_bytes() const override {
     size_t bytes = list_.memory_bytes() + base_.memory_bytes();
@@ -182,14 +167,8 @@ class TypedAccumulator : public Accumulator {
       return shape_.columns > 0 && (std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>);
     }
     DirectOutput<Key> DirectOutputAt(uint64_t at) const {
-      DirectOutput<Key> output;
-      output.keys = merged_.keys.data() + at;
-      output.columns = shape_.columns;
-      output.values = reinterpret_cast<std::byte*>(merged_.accs.data() + at * shape_.columns);
-      if (shape_.counts) output.counts = merged_.counts.data() + at;
-      if (shape_.key_weights != KeyWeights::kNone) output.weights = merged_.weights.data() + at;
+      DirectOutput<Key> output = UnfinishedOutput(shape_, merged_, at);
       output.streams = merged_.accs.size() * sizeof(merged_.accs[0]) >= kStreamedBytes;
-      output.dtype = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
       return output;
     }
     void Write(uint64_t at) { CopyRows<Rows>({*rows_, 0, rows_->size()}, shape_, at, merged_); }
@@ -215,46 +194,35 @@ class TypedAccumulator : public Accumulator {
       copy(from.accs, rows.accs);
       copy(from.counts, rows.counts);
       copy(from.weights, rows.weights);
-      runs_.reserve(runs_.size() + 1);
+      std::list<Rows> run;
+      if (rows.size() > 0) run.push_back(std::move(rows));
       list_.AddWeights(partial.weights());
+      runs_.splice(runs_.end(), run);
       has_partials_ = true;
       partials_ = Sum(partials_, partial.totals());
-      if (rows.size() > 0) runs_.push_back(std::move(rows));
-      try {
-        CombineSmallRuns();
-      } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
-        // What was added counts; the next call combines them.
-      }
       return absl::OkStatus();
     }
   }
 
-  // Combines runs until each has more than twice the rows of the one after it. So each row is combined a logarithmic
-  // number of times, however many runs there are.
-  void CombineSmallRuns() {
-    while (runs_.size() > 1 && runs_[runs_.size() - 2].size() <= 2 * runs_.back().size()) {
-      CombineLastRun(runs_[runs_.size() - 2]);
-    }
-  }
-
-  // Combines all runs into the base.
+  // Combines all runs, and then the base with them. A combined run goes behind the others, so that each row is combined
+  // a logarithmic number of times.
   void CombineRuns() {
-    while (!runs_.empty()) CombineLastRun(runs_.size() > 1 ? runs_[runs_.size() - 2] : base_);
+    if constexpr (Fold::kAnyOrder) {
+      while (runs_.size() > 1) {
+        runs_.push_back(Combined(runs_.front(), *std::next(runs_.begin())));
+        runs_.erase(runs_.begin(), std::next(runs_.begin(), 2));
+      }
+      if (runs_.empty()) return;
+      base_ = base_.size() == 0 ? std::move(runs_.front()) : Combined(base_, runs_.front());
+      runs_.clear();
+    }
   }
 
-  void CombineLastRun(Rows& into) {
-    if constexpr (Fold::kAnyOrder) {
-      Rows& last = runs_.back();
-      if (into.size() == 0) {
-        into = std::move(last);
-      } else {
-        Rows both;
-        CombineRows<Fold, Rows>({into, 0, into.size()}, {last, 0, last.size()}, shape_, both);
-        both.Trim();
-        into = std::move(both);
-      }
-      runs_.pop_back();
-    }
+  Rows Combined(const Rows& a, const Rows& b) const {
+    Rows both;
+    CombineRows<Fold, Rows>({a, 0, a.size()}, {b, 0, b.size()}, shape_, both);
+    both.Trim();
+    return both;
   }
 
   // Returns: a lower bound of the rows of the result.
@@ -265,10 +233,17 @@ class TypedAccumulator : public Accumulator {
     return rows;
   }
 
+  template <typename MakeSink>
+  absl::StatusOr<uint64_t> Merge(const Input& input, const Blocks<Key>& blocks, MakeSink make_sink) {
+    return MergeInTurns<Key>(
+        blocks.blocks.size(), arena_, [&] { return BlockMerger<Key, Fold>(input, blocks); }, make_sink);
+  }
+
   absl::StatusOr<Result> FinishDense(const FinishParams& params, const Input& input, const Blocks<Key>& blocks) {
     Result result = MakeDense(spec_);
-    RETURN_IF_ERROR(
-        ParallelMergeAtKeys(input, blocks, arena_, [&] { return DenseRowSink<Key, Fold>(params, result); }));
+    RETURN_IF_ERROR(MergeAtKeys(
+        blocks.blocks.size(), arena_, [&] { return BlockMerger<Key, Fold>(input, blocks); },
+        [&] { return DenseRowSink<Key, Fold>(params, result); }));
     FillOutside(spec_, blocks, result);
     return result;
   }
@@ -276,18 +251,17 @@ class TypedAccumulator : public Accumulator {
   absl::StatusOr<Result> FinishSparse(const FinishParams& params, const Input& input, const Blocks<Key>& blocks) {
     Result result = MakeSparse(spec_, blocks.MaxRows());
     ASSIGN_OR_RETURN(const uint64_t num_rows,
-                     ParallelMerge(input, blocks, arena_, [&] { return SparseRowSink<Key, Fold>(params, result); }));
+                     Merge(input, blocks, [&] { return SparseRowSink<Key, Fold>(params, result); }));
     return FreeAndLayOut(num_rows, std::move(result));
   }
 
   // Finishes an update whose rows are not folded yet, and which is the only one.
   absl::StatusOr<Result> FinishLone(const FinishParams& params, const CpuUpdate& update) {
     Result result = MakeSparse(spec_, update.num_keys);
-    ASSIGN_OR_RETURN(
-        const uint64_t num_rows,
-        MergeInTurns<Key>(
-            LoneMerger<Key>::NumBlocks(spec_, update), arena_, [&] { return LoneMerger<Key>(spec_, shape_, update); },
-            [](size_t block) { return block; }, [&] { return SparseRowSink<Key, Fold>(params, result); }));
+    ASSIGN_OR_RETURN(const uint64_t num_rows, MergeInTurns<Key>(
+                                                  LoneMerger<Key>::NumBlocks(spec_, update), arena_,
+                                                  [&] { return LoneMerger<Key>(spec_, shape_, update); },
+                                                  [&] { return SparseRowSink<Key, Fold>(params, result); }));
     result.plan = "one update, whose rows are folded where they lie";
     return FreeAndLayOut(num_rows, std::move(result));
   }
@@ -330,9 +304,7 @@ class TypedAccumulator : public Accumulator {
     if (base_.size() > 0) input.base = &base_;
     input.base_is_first = input.base != nullptr && !merges_on_arrival_;
     if (!merges_on_arrival_) return input;
-    for (const auto& update : list_.updates()) {
-      if (update != nullptr) input.Add(*update);
-    }
+    list_.ForEach([&](const CpuUpdate& update) { input.Add(update); });
     return input;
   }
 
@@ -345,44 +317,27 @@ class TypedAccumulator : public Accumulator {
   // Copies and checks the keys of all updates whose keys are unchecked.
   absl::Status NarrowAll() {
     size_t bytes = 0;
-    for (const auto& update : list_.updates()) {
-      if (update != nullptr && update->unchecked.has_value()) {
-        bytes += KeyArena::BytesFor(update->num_keys * sizeof(uint32_t));
-      }
-    }
+    list_.ForEach([&](const CpuUpdate& update) {
+      if (update.unchecked.has_value()) bytes += KeyArena::BytesFor(update.num_keys * sizeof(uint32_t));
+    });
     if (bytes == 0) return absl::OkStatus();
     const auto arena = std::make_shared<KeyArena>(bytes);
-    for (const auto& update : list_.updates()) {
-      if (update != nullptr) RETURN_IF_ERROR(NarrowUnchecked(spec_, arena, *update));
-    }
-    return absl::OkStatus();
+    absl::Status status;
+    list_.ForEach([&](CpuUpdate& update) { status.Update(NarrowUnchecked(spec_, arena, update)); });
+    return status;
   }
 
   // Cuts the keys into blocks. Folds pending updates that are not, and unpacks them, copies their unchecked keys or
   // sorts them completely, where the blocks need it. Errors: those of NarrowUnchecked.
   absl::StatusOr<Blocks<Key>> Plan(const Input& input) {
-    for (const auto& update : list_.updates()) {
-      if (update != nullptr) cpu::Fold(spec_, *update);
-    }
-    Blocks<Key> blocks = ChooseBlocks(input);
-    const auto is_table = [](const Block<Key>& block) { return block.method == Method::kTable; };
-    if (!TableFold<Key, Fold>::HasKernel(input) || !std::all_of(blocks.blocks.begin(), blocks.blocks.end(), is_table)) {
-      RETURN_IF_ERROR(NarrowAll());
-    }
-    if (!blocks.needs_full_sort) {
-      const bool all_sorted = std::all_of(blocks.blocks.begin(), blocks.blocks.end(),
-                                          [](const Block<Key>& block) { return block.method == Method::kSort; });
-      if (!all_sorted || input.base_is_first) {
-        for (const auto& update : list_.updates()) {
-          if (update != nullptr) Unpack(*update);
-        }
-      }
-      return blocks;
-    }
-    for (const auto& update : list_.updates()) {
-      if (update != nullptr && update->coarse_bits > 0) SortCompletely(spec_, *update);
-    }
-    return ChooseBlocks(input);
+    list_.ForEach([this](CpuUpdate& update) { cpu::Fold(spec_, update); });
+    const Blocks<Key> blocks = PlanBlocks([&] { return ChooseBlocks(input); });
+    const auto num_tables = std::count_if(blocks.blocks.begin(), blocks.blocks.end(),
+                                          [](const Block<Key>& block) { return block.method == Method::kTable; });
+    const bool has_sorts = static_cast<size_t>(num_tables) < blocks.blocks.size();
+    if (has_sorts || !TableFold<Key, Fold>::HasKernel(input)) RETURN_IF_ERROR(NarrowAll());
+    if (num_tables > 0 || input.base_is_first) list_.ForEach(Unpack);
+    return blocks;
   }
 
   FinishParams MakeFinishParams(SubmissionOrder order) const {
@@ -405,12 +360,6 @@ class TypedAccumulator : public Accumulator {
     return params;
   }
 
-  absl::Status MergeIfDue() {
-    if (defers_merges_) return absl::OkStatus();
-    return sparseagg::MergeIfDue(spec_, list_.pending(), base_.memory_bytes(), CurrentTuning().min_pending_bytes,
-                                 [this] { return FoldPending({}); });
-  }
-
   // Merges all pending updates into the base. `input`: the base and all of them.
   absl::Status MergeIntoBase(Input input) {
     ASSIGN_OR_RETURN(const Blocks<Key> blocks, Plan(input));
@@ -418,8 +367,7 @@ class TypedAccumulator : public Accumulator {
     CountTaken(taken, input);
     Rows merged;
     merged.resize(blocks.MaxRows(), shape_);
-    ASSIGN_OR_RETURN(const uint64_t num_rows,
-                     ParallelMerge(input, blocks, arena_, [&] { return BaseRowSink(shape_, merged); }));
+    ASSIGN_OR_RETURN(const uint64_t num_rows, Merge(input, blocks, [&] { return BaseRowSink(shape_, merged); }));
     if (input.taken != nullptr && taken != blocks.num_tuples) return KeysNotInOrder(spec_);
     merged.resize(num_rows, shape_);
     merged.Trim();
@@ -429,21 +377,14 @@ class TypedAccumulator : public Accumulator {
     return absl::OkStatus();
   }
 
-  TensorSpec spec_;  // only MultiplyWeights changes it
-  RowShape shape_;
-  tbb::task_arena& arena_;
   const bool merges_on_arrival_ = !OrderMatters(spec_);
-  bool defers_merges_ = false;
-  UpdateList list_{spec_};
   Rows base_;
-  std::vector<Rows> runs_;  // rows of partials and of other accumulators, not combined with the base yet
+  std::list<Rows> runs_;  // rows of partials and of other accumulators, not combined with the base yet
   bool has_partials_ = false;
-  PartialTotals partials_;              // of the submissions that count as kPartialWeight
   std::atomic<bool> has_keys_ = false;  // an update with keys has been added; Prepare reads it on any thread
   size_t num_folded_ = 0;               // submissions in base_; where the order matters, they were added first
 };
 
-// For a tensor's key type. Instantiated for every fold in one of the sources, so that they compile side by side.
 template <typename Fold>
 std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena) {
   if (HasNarrowKeys(spec)) return std::make_unique<TypedAccumulator<uint32_t, Fold>>(spec, arena);

@@ -1,6 +1,8 @@
-// The updates that an accumulator of the CPU engine holds.
+// The updates that an accumulator of the CPU engine holds, and what all of its accumulators do with them.
 #ifndef SPARSEAGG_HOST_CPU_UPDATE_LIST_H_
 #define SPARSEAGG_HOST_CPU_UPDATE_LIST_H_
+
+#include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -13,6 +15,7 @@
 #include "host/accumulation.h"
 #include "host/base/saturating.h"
 #include "host/cpu/prepare/cpu_update.h"
+#include "host/cpu/rows/folded_rows.h"
 #include "host/engine.h"
 #include "host/spec/spec.h"
 #include "host/unfinished_rows.h"
@@ -66,9 +69,7 @@ class UpdateList {
     EraseAt(indices, weights_);
     if (sort_bytes_ == 0) return;
     sort_bytes_ = 0;
-    for (const auto& update : updates_) {
-      if (update != nullptr) sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, *update));
-    }
+    ForEach([this](const CpuUpdate& update) { sort_bytes_ = std::max(sort_bytes_, SortBytes(spec_, update)); });
   }
 
   // Requires: none is merged; one factor for each submission.
@@ -122,6 +123,13 @@ class UpdateList {
   }
 
   const std::vector<std::unique_ptr<CpuUpdate>>& updates() const { return updates_; }  // null: without keys
+  // Calls use(update) for all updates with keys.
+  template <typename Use>
+  void ForEach(Use use) const {
+    for (const auto& update : updates_) {
+      if (update != nullptr) use(*update);
+    }
+  }
   const std::vector<double>& weights() const { return weights_; }
   const PendingSize& pending() const { return pending_; }
   // Returns: the most that sorting one of the updates, or `next` unless that is null, completely takes.
@@ -152,6 +160,42 @@ class UpdateList {
   PendingSize pending_{sizeof(CpuUpdate)};  // of updates_
   uint64_t growth_bytes_ = 0;               // by which MakeWhole enlarges all of them
   uint64_t sort_bytes_ = 0;                 // the most that sorting one of them completely takes
+};
+
+// What the accumulators of the CPU engine have in common: the updates of one tensor, and what only concerns these.
+class ListAccumulator : public Accumulator {
+ public:
+  ListAccumulator(const TensorSpec& spec, tbb::task_arena& arena) : spec_(spec), shape_(ShapeOf(spec)), arena_(arena) {}
+
+  uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
+  void Remove(absl::Span<const uint32_t> indices) override { list_.Remove(indices); }
+  void MultiplyWeights(absl::Span<const double> factors) override {
+    spec_.aggregation.weighting = Weighting::kByWeight;
+    shape_ = ShapeOf(spec_);
+    list_.MultiplyWeights(factors);
+  }
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) override { return list_.Read(order); }
+  uint64_t ReadBytes(const PreparedUpdate* next) const override { return list_.ReadBytes(next); }
+  PartialTotals Totals() const override { return TotalsOf(spec_, list_.weights(), partials_); }
+  uint64_t num_submissions() const override { return list_.weights().size(); }
+
+ protected:
+  // Cuts the keys into blocks, and sorts updates in coarse order completely where these need it. choose(): the blocks.
+  template <typename Choose>
+  auto PlanBlocks(Choose choose) {
+    auto blocks = choose();
+    if (!blocks.needs_full_sort) return blocks;
+    list_.ForEach([this](CpuUpdate& update) {
+      if (update.coarse_bits > 0) SortCompletely(spec_, update);
+    });
+    return choose();
+  }
+
+  TensorSpec spec_;  // only MultiplyWeights changes it and shape_
+  RowShape shape_;
+  tbb::task_arena& arena_;
+  UpdateList list_{spec_};
+  PartialTotals partials_;  // of the submissions that count as kPartialWeight
 };
 
 }  // namespace sparseagg::cpu

@@ -89,6 +89,9 @@ absl::string_view Name(Op op);
 // Returns: whether the op needs all values of a key at once, so that submissions are kept until Finish.
 constexpr bool IsOrderStatistic(Op op) { return op == Op::kMedian || op == Op::kTrimmedMean || op == Op::kQuantile; }
 
+// Returns: whether the op adds up weighted values.
+constexpr bool IsSum(Op op) { return op == Op::kSum || op == Op::kMean || op == Op::kCoordinateMean; }
+
 // How one tensor is aggregated.
 struct AggregationSpec {
   Op op = Op::kSum;
@@ -152,13 +155,33 @@ inline DType ResultDType(const TensorSpec& spec) {
 // Whether the sum is over fixed-point terms: float sums under kFixedPoint. Integer sums are exact without them.
 inline bool UsesFixedPoint(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
-  return a.numerics == Numerics::kFixedPoint && IsFloat(spec.dtype) &&
-         (a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean);
+  return a.numerics == Numerics::kFixedPoint && IsFloat(spec.dtype) && IsSum(a.op);
 }
 
 // Returns: the most submissions of a binned sum.
 inline uint64_t MaxBinnedSubmissions(const TensorSpec& spec) {
   return spec.dtype == DType::kFloat64 ? WideBinnedSum::kMaxTerms : NarrowBinnedSum::kMaxTerms;
+}
+
+// Returns: the values that are summed, or otherwise folded, for each key; 0 for kUnion.
+inline uint32_t NumColumns(const TensorSpec& spec) { return spec.aggregation.op == Op::kUnion ? 0 : spec.row_width; }
+
+// Whether finishing needs the sum of the weights of each key's contributors, and their number does not tell it.
+inline bool NeedsKeyWeights(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  return a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
+}
+
+inline bool ReturnsCounts(const TensorSpec& spec) {
+  return spec.aggregation.return_counts || spec.aggregation.op == Op::kUnion;
+}
+
+// Whether finishing needs the number of contributors of each key.
+inline bool NeedsCounts(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  const bool weights_are_counts = a.weighting == Weighting::kUniform;
+  return ReturnsCounts(spec) || a.min_contributors > 1 ||
+         (weights_are_counts && (a.return_weights || a.op == Op::kCoordinateMean));
 }
 
 // Whether the result depends on the order of submissions: canonical float sums, of values, of their squares or of the
@@ -168,9 +191,7 @@ inline bool OrderMatters(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   if (IsOrderStatistic(a.op) || a.return_moments) return true;
   if (a.numerics != Numerics::kCanonical) return false;
-  const bool sums = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
-  const bool sums_weights = a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
-  return (sums && IsFloat(spec.dtype)) || sums_weights;
+  return (IsSum(a.op) && IsFloat(spec.dtype)) || NeedsKeyWeights(spec);
 }
 
 // Whether finishing divides by the sum of the weights of all submissions.
@@ -201,10 +222,6 @@ inline bool TakesFactors(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   const bool uses_weights = a.op != Op::kUnion && a.op != Op::kMin && a.op != Op::kMax;
   return uses_weights && IsFloat(spec.dtype) && a.numerics == Numerics::kCanonical;
-}
-
-inline bool ReturnsCounts(const TensorSpec& spec) {
-  return spec.aggregation.return_counts || spec.aggregation.op == Op::kUnion;
 }
 
 // "tensor 'NAME'": how error texts name a tensor.

@@ -113,7 +113,7 @@ absl::Status ValidateNumerics(const TensorSpec& spec) {
 
 bool TakesBinned(const TensorSpec& spec) {
   const Op op = spec.aggregation.op;
-  return (op == Op::kSum || IsMean(op)) && IsFloat(spec.dtype) && spec.layout == Layout::kDense;
+  return IsSum(op) && IsFloat(spec.dtype) && spec.layout == Layout::kDense;
 }
 
 absl::Status ValidateBinned(const TensorSpec& spec) {
@@ -143,7 +143,7 @@ absl::Status ValidateDivisor(const TensorSpec& spec) {
 absl::Status ValidateMoments(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   if (!a.return_moments) return absl::OkStatus();
-  if (a.op != Op::kSum && !IsMean(a.op)) {
+  if (!IsSum(a.op)) {
     return Invalid(spec, absl::StrCat("return_moments is for the ops sum, mean and coordinate_mean, not ", Name(a.op)));
   }
   if (spec.modular) return Invalid(spec, "return_moments is for values with squares, and modular sums wrap");
@@ -249,7 +249,7 @@ bool HasValues(const TensorSpec& spec) { return spec.aggregation.op != Op::kUnio
 bool HasOrder(const TensorSpec& spec) { return IsOrderStatistic(spec.aggregation.op); }
 bool UsesWeights(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
-  return a.op == Op::kSum || IsMean(a.op) || IsOrderStatistic(a.op) || a.return_weights;
+  return IsSum(a.op) || IsOrderStatistic(a.op) || a.return_weights;
 }
 bool UsesDivisor(const TensorSpec& spec) {
   return HasOp<Op::kMean>(spec) && spec.aggregation.mean_divisor == MeanDivisor::kFixed;

@@ -1,15 +1,18 @@
-// The passes over untrusted keys and values that validation consists of.
+// The passes over untrusted keys and values that validation consists of, and the copies of keys that callers may
+// change.
 #ifndef SPARSEAGG_HOST_UPDATES_INPUT_CHECKS_H_
 #define SPARSEAGG_HOST_UPDATES_INPUT_CHECKS_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "host/spec/spec.h"
+#include "host/updates/update.h"
 
 namespace sparseagg::internal {
 
@@ -77,6 +80,18 @@ absl::Status KeyBeyondNumRows(const InputLocation& location, uint64_t position, 
 // Cost: one pass.
 absl::Status CheckValues(const InputLocation& location, uint64_t before, const char* values, uint64_t count,
                          KeyAtPosition key_at);
+
+// Copies a caller's keys into the tensor's key type, checks the copy, and continues `order` with it. Other threads may
+// write to the caller's array during the call or later: every key of the copy is read once, and the copy is what is
+// checked.
+// Takes the memory of the copy from `arena`, or a new one if `arena` is null or full.
+// Returns: columns that own the arena and `owner`, without values; a run stays a run.
+// Errors: INVALID_ARGUMENT names tensor, position and value of a key that is negative, too large for the type or not
+// below num_rows, or says that the array changed during the call. `order` is then unspecified.
+// Cost: one pass over `keys`, batch by batch: each is copied and checked while it is in the first cache.
+absl::StatusOr<UpdateColumns> CopyKeys(const InputLocation& location, const InputKeys& keys,
+                                       std::shared_ptr<const void> owner, std::shared_ptr<KeyArena> arena,
+                                       KeyOrder& order);
 
 }  // namespace sparseagg::internal
 

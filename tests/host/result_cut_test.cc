@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "host/aggregation.h"
-#include "host/clip/squared_rows.h"
+#include "host/clip/clip.h"
 #include "host/result.h"
 #include "host/updates/update.h"
 #include "tests/support/engines.h"

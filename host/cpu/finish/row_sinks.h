@@ -23,7 +23,7 @@
 
 namespace sparseagg::cpu {
 
-// Sink (see ParallelMerge) that finishes rows and writes them one behind the other. Each thread of a merge owns one.
+// Sink (see MergeInTurns) that finishes rows and writes them one behind the other. Each thread of a merge owns one.
 // Not thread-safe.
 template <typename Key, typename Fold>
 class SparseRowSink {

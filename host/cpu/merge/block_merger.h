@@ -3,13 +3,14 @@
 #define SPARSEAGG_HOST_CPU_MERGE_BLOCK_MERGER_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "host/base/status_macros.h"
 #include "host/cpu/merge/blocks.h"
 #include "host/cpu/merge/combine_rows.h"
-#include "host/cpu/merge/merge_input.h"
 #include "host/cpu/merge/sort_fold.h"
 #include "host/cpu/merge/sources.h"
 #include "host/cpu/merge/table_fold.h"
@@ -35,10 +36,14 @@ class BlockMerger {
  public:
   using Rows = FoldedRows<Key, typename Fold::Acc>;
 
-  explicit BlockMerger(const MergeInput<Key, Fold>& input)
-      : input_(input), sources_(input), table_fold_(input, sources_), sort_fold_(input, sources_) {}
+  BlockMerger(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks)
+      : input_(input),
+        blocks_(blocks.blocks),
+        sources_(input),
+        table_fold_(input, sources_),
+        sort_fold_(input, sources_) {}
 
-  // Folds one block, in one or more ascending key ranges without gaps, and gives the rows of each range to the row
+  // Folds block `index`, in one or more ascending key ranges without gaps, and gives the rows of each range to the row
   // sink. A row sink has these members:
   //   WriteRows(rows, range)      takes unfinished rows, which it may change
   //   AcceptsDirectOutput()       whether this merger may finish and write rows itself; it then calls, for each range,
@@ -49,7 +54,8 @@ class BlockMerger {
   //     SlotOutput(range)           for the first NumSlots(range) keys of the range
   // Errors: those of the sink; RESOURCE_EXHAUSTED.
   template <typename RowSink>
-  absl::Status MergeBlock(const Block<Key>& block, RowSink& sink) {
+  absl::Status MergeBlock(size_t index, RowSink& sink) {
+    const Block<Key>& block = blocks_[index];
     // Other threads merge the blocks between.
     if (block.first > next_key_) sources_.SkipTo(block.first);
     next_key_ = static_cast<Key>(block.last + 1);
@@ -114,6 +120,7 @@ class BlockMerger {
   }
 
   const MergeInput<Key, Fold>& input_;
+  const std::vector<Block<Key>>& blocks_;
   Key next_key_ = 0;  // the cursors stand at their first key from here on
   Sources<Key, Fold> sources_;
   TableFold<Key, Fold> table_fold_;

@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "host/base/column.h"
 #include "host/base/saturating.h"
-#include "host/cpu/merge/merge_input.h"
+#include "host/cpu/merge/sources.h"
 #include "host/cpu/tuning.h"
 
 namespace sparseagg::cpu {

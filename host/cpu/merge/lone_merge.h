@@ -54,14 +54,7 @@ class LoneMerger {
     }
     rows_.resize(0, shape_);
     rows_.resize(fold_.num_keys(), shape_);
-    DirectOutput<Key> output;
-    output.keys = rows_.keys.data();
-    output.columns = shape_.columns;
-    output.dtype = DType::kFloat64;
-    output.values = reinterpret_cast<std::byte*>(rows_.accs.data());
-    if (shape_.counts) output.counts = rows_.counts.data();
-    if (shape_.key_weights != KeyWeights::kNone) output.weights = rows_.weights.data();
-    fold_.WriteTo(output);
+    fold_.WriteTo(UnfinishedOutput(shape_, rows_));
     return sink.WriteRows(rows_, range);
   }
 

@@ -21,7 +21,7 @@
 #include "host/base/float_environment.h"
 #include "host/cpu/merge/block_merger.h"
 #include "host/cpu/merge/blocks.h"
-#include "host/cpu/merge/merge_input.h"
+#include "host/cpu/merge/sources.h"
 #include "host/cpu/rows/direct_output.h"
 
 namespace sparseagg::cpu {
@@ -177,7 +177,7 @@ class OrderedBlockQueue {
   absl::Status status_;                                                   // its error; written under mutex_
 };
 
-// Row sink of one block (see BlockMerger::MergeBlock) that writes to a thread's Sink (see ParallelMerge), in the
+// Row sink of one block (see BlockMerger::MergeBlock) that writes to a thread's Sink (see MergeInTurns), in the
 // block's turn. Lives while its block is merged. Not thread-safe.
 template <typename Key, typename Rows, typename Sink>
 class BlockRowSink {
@@ -251,8 +251,8 @@ void FoldInParallel(OrderedBlockQueue& queue, tbb::task_arena& arena, FoldBlocks
 }
 
 // Merges one block. Does not throw: other threads may wait for this block's turn.
-template <typename Merger, typename Block, typename RowSink>
-absl::Status TryMergeBlock(Merger& merger, const Block& block, RowSink& sink) {
+template <typename Merger, typename RowSink>
+absl::Status TryMergeBlock(Merger& merger, size_t block, RowSink& sink) {
   try {
     return merger.MergeBlock(block, sink);
   } catch (const std::bad_alloc&) {
@@ -260,11 +260,21 @@ absl::Status TryMergeBlock(Merger& merger, const Block& block, RowSink& sink) {
   }
 }
 
-// Merges blocks on the threads of `arena` into rows that follow each other, as ParallelMerge says. make_merger() makes
-// each thread's merger, and block_at(i) is what its MergeBlock takes for block i.
-template <typename Key, typename MakeMerger, typename BlockAt, typename MakeSink>
+// Merges blocks on the threads of `arena` into rows that follow each other. make_merger() makes each thread's merger,
+// such as a BlockMerger; make_sink() its sink:
+//   Prepare(rows)             finishes rows as far as their place does not matter; may drop some
+//   size()                    the number of rows that stay
+//   Write(at)                 writes them to row `at` of the output and on
+//   AcceptsDirectOutput()     whether folds may finish and write rows themselves, to
+//   DirectOutputAt(at)        the output from row `at` on
+//
+// Returns: the number of rows.
+// Errors: of several failed blocks, that of the smallest keys.
+// Deterministic: one thread folds a block, so no key's fold is split; the number of threads does not show in the
+// result.
+template <typename Key, typename MakeMerger, typename MakeSink>
 absl::StatusOr<uint64_t> MergeInTurns(size_t num_blocks, tbb::task_arena& arena, MakeMerger make_merger,
-                                      BlockAt block_at, MakeSink make_sink) {
+                                      MakeSink make_sink) {
   OrderedBlockQueue queue(num_blocks);
   FoldInParallel(queue, arena, [&] {
     auto sink = make_sink();
@@ -272,7 +282,7 @@ absl::StatusOr<uint64_t> MergeInTurns(size_t num_blocks, tbb::task_arena& arena,
     RowBuffer<Key> buffer;
     for (size_t block; (block = queue.TakeBlock()) < queue.num_blocks();) {
       BlockRowSink<Key, typename decltype(merger)::Rows, decltype(sink)> block_sink(queue, block, sink, buffer);
-      absl::Status status = TryMergeBlock(merger, block_at(block), block_sink);
+      absl::Status status = TryMergeBlock(merger, block, block_sink);
       if (status.ok()) continue;
       // Fail before EndTurn, so that later blocks, which wait for the turn, see the failure. The turn may have ended
       // already, with places claimed for rows that were not written.
@@ -290,51 +300,20 @@ absl::StatusOr<uint64_t> MergeInTurns(size_t num_blocks, tbb::task_arena& arena,
 
 // The same into rows whose place depends on their key alone, so that no block waits for another. make_sink() makes each
 // thread's row sink (see BlockMerger::MergeBlock).
-template <typename MakeMerger, typename BlockAt, typename MakeSink>
-absl::Status MergeAtKeys(size_t num_blocks, tbb::task_arena& arena, MakeMerger make_merger, BlockAt block_at,
-                         MakeSink make_sink) {
+template <typename MakeMerger, typename MakeSink>
+absl::Status MergeAtKeys(size_t num_blocks, tbb::task_arena& arena, MakeMerger make_merger, MakeSink make_sink) {
   OrderedBlockQueue queue(num_blocks);
   FoldInParallel(queue, arena, [&] {
     auto sink = make_sink();
     auto merger = make_merger();
     for (size_t block; (block = queue.TakeBlock()) < queue.num_blocks();) {
-      absl::Status status = TryMergeBlock(merger, block_at(block), sink);
+      absl::Status status = TryMergeBlock(merger, block, sink);
       if (status.ok()) continue;
       queue.Fail(block, std::move(status));
       return;
     }
   });
   return queue.status();
-}
-
-// Merges `input`, cut into `blocks`, on the threads of `arena`, into rows that follow each other.
-//
-// make_sink() makes each thread's sink:
-//   Prepare(rows)             finishes rows as far as their place does not matter; may drop some
-//   size()                    the number of rows that stay
-//   Write(at)                 writes them to row `at` of the output and on
-//   AcceptsDirectOutput()     whether folds may finish and write rows themselves, to
-//   DirectOutputAt(at)        the output from row `at` on
-//
-// Returns: the number of rows.
-// Errors: of several failed blocks, that of the smallest keys.
-// Deterministic: one thread folds a block, so no key's fold is split; the number of threads does not show in the
-// result.
-template <typename Key, typename Fold, typename MakeSink>
-absl::StatusOr<uint64_t> ParallelMerge(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks,
-                                       tbb::task_arena& arena, MakeSink make_sink) {
-  return MergeInTurns<Key>(
-      blocks.blocks.size(), arena, [&] { return BlockMerger<Key, Fold>(input); },
-      [&](size_t block) -> const Block<Key>& { return blocks.blocks[block]; }, make_sink);
-}
-
-// The same by MergeAtKeys.
-template <typename Key, typename Fold, typename MakeSink>
-absl::Status ParallelMergeAtKeys(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks, tbb::task_arena& arena,
-                                 MakeSink make_sink) {
-  return MergeAtKeys(
-      blocks.blocks.size(), arena, [&] { return BlockMerger<Key, Fold>(input); },
-      [&](size_t block) -> const Block<Key>& { return blocks.blocks[block]; }, make_sink);
 }
 
 }  // namespace sparseagg::cpu

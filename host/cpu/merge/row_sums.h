@@ -131,14 +131,7 @@ class RowSums {
   void MoveTo(Rows& rows) {
     rows.resize(0, shape_);
     rows.resize(num_rows(), shape_);
-    DirectOutput<Key> output;
-    output.keys = rows.keys.data();
-    output.columns = shape_.columns;
-    output.dtype = kAccDType;
-    output.values = reinterpret_cast<std::byte*>(rows.accs.data());
-    if (shape_.counts) output.counts = rows.counts.data();
-    if (shape_.key_weights != KeyWeights::kNone) output.weights = rows.weights.data();
-    WriteTo(output);
+    WriteTo(UnfinishedOutput(shape_, rows));
   }
 
  private:

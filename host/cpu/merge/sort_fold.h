@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/column.h"
 #include "host/cpu/merge/blocks.h"
-#include "host/cpu/merge/merge_input.h"
 #include "host/cpu/merge/row_sums.h"
 #include "host/cpu/merge/sources.h"
 #include "host/cpu/merge/tuple_collector.h"
@@ -77,7 +76,14 @@ class SortFold {
   }
 
   // Replaces the contents of `rows` by one accumulator a key, not divided or rounded yet.
-  void FoldInto(Rows& rows) { row_sums_ ? row_sums_->MoveTo(rows) : FoldEntries(sort_.words(), rows); }
+  void FoldInto(Rows& rows) {
+    if (row_sums_) return row_sums_->MoveTo(rows);
+    if (!kIsSum || !IsDirect() || sort_.words().empty()) return FoldEntries(sort_.words(), rows);
+    const size_t num_rows = CountRows();
+    rows.resize(0, shape_);
+    rows.resize(num_rows, shape_);
+    WriteTo(UnfinishedOutput(shape_, rows), num_rows);
+  }
 
   // Returns: whether CountRows and WriteTo can fold the tuples collected last. The caller checks two things more:
   // the fold is SumFloat or SumFixed, since DirectOutput knows no other; and the base has no rows of the block that
@@ -97,6 +103,8 @@ class SortFold {
   }
 
  private:
+  static constexpr bool kIsSum = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
+
   CollectedTuples CollectedTuplesOf() const {
     static_assert(sizeof(TupleWord) == sizeof(uint64_t));
     CollectedTuples tuples;
@@ -119,34 +127,18 @@ class SortFold {
     rows.resize(0, shape_);
     rows.resize(entries.size(), shape_);
     size_t num_rows = 0;
-    if (collector_.payload_is_value()) {  // one value of up to 32 bits a key, one dtype and scale (PayloadIsValue)
-      LoadSortedTerms(entries);
-      num_rows = FoldTerms(entries, sorted_terms_, rows, [](size_t i, TupleWord) { return i; });
-    } else if (collector_.needs_origins()) {  // rows of several values, or collected rows of the base
+    if (collector_.needs_origins()) {  // rows of several values, or collected rows of the base
       num_rows = FoldByOrigin(entries, rows);
     } else {
-      num_rows = FoldTerms(entries, collector_.terms(), rows, [](size_t, TupleWord word) { return word.payload(); });
+      num_rows = FoldTerms(entries, rows);
     }
     rows.resize(num_rows, shape_);
   }
 
-  // Converts values in sorted entries: sorted_terms_[i] = term of entry i.
-  void LoadSortedTerms(const Column<TupleWord>& entries) {
-    const size_t n = entries.size();
-    const size_t value_bytes = SizeOf(sources_.cursors[0].dtype);
-    sorted_values_.resize(n * value_bytes + sizeof(uint32_t));
-    for (size_t i = 0; i < n; ++i) {
-      const uint32_t bits = entries[i].payload();  // little-endian: the low bytes come first
-      std::memcpy(sorted_values_.data() + i * value_bytes, &bits, sizeof(bits));
-    }
-    sorted_terms_.resize(n + kVectorSlack);
-    sources_.sources[0].load(sorted_values_.data(), n, 0, n, sources_.sources[0].params, sorted_terms_.data());
-  }
-
-  // Folds rows of at most one value; every entry is one contributor. index_of(i, entry) is the index of its term.
+  // Folds rows of at most one value; every entry is one contributor.
   // Returns: the number of rows.
-  template <typename IndexOf>
-  size_t FoldTerms(const Column<TupleWord>& entries, const Column<Term>& terms, Rows& rows, IndexOf index_of) {
+  size_t FoldTerms(const Column<TupleWord>& entries, Rows& rows) {
+    const Column<Term>& terms = collector_.terms();
     const size_t n = entries.size();
     size_t row = 0;
     for (size_t i = 0; i < n; ++row) {
@@ -155,7 +147,7 @@ class SortFold {
       Acc acc = Fold::kStart;
       uint64_t weight = 0;
       do {
-        const size_t index = index_of(i, entries[i]);
+        const size_t index = entries[i].payload();
         if (columns_ == 1) Fold::Add(acc, terms[index]);
         if (shape_.key_weights != KeyWeights::kNone) AddWeight(shape_.key_weights, collector_.weights()[index], weight);
         ++i;
@@ -210,9 +202,7 @@ class SortFold {
   TupleCollector<Key, Fold> collector_;
   std::optional<RowSums> row_sums_;  // for the folds and shapes that RowSums serves
   TupleSort<Key> sort_;              // of the current block
-  // Scratch of the folds.
-  Column<std::byte> sorted_values_;
-  Column<Term> sorted_terms_;
+  // Scratch of FoldByOrigin.
   Column<Term> row_terms_;
 };
 

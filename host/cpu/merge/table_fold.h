@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "host/base/column.h"
-#include "host/cpu/merge/merge_input.h"
 #include "host/cpu/merge/sources.h"
 #include "host/cpu/rows/direct_output.h"
 #include "host/cpu/rows/fold.h"
@@ -78,15 +77,21 @@ class TableFold {
   // Replaces the contents of `rows` by the touched slots' accumulators, not divided or rounded yet.
   void MoveTo(Rows& rows) {
     rows.resize(0, shape_);
-    rows.resize(std::min(span_, tuples_) + kVectorSlack, shape_);
-    const bool is_compact = IsWordTable() && shape_.key_weights == KeyWeights::kNone;
-    const size_t moved = is_compact
-                             ? Compact(TableOfWords(), first_, rows.keys.data(), rows.accs.data(), rows.counts.data())
-                             : WithCounts([&](auto counts) { return MoveRows(counts, rows); });
-    rows.resize(moved, shape_);
+    if (IsWordTable()) {
+      const size_t moved = CountRows();
+      rows.resize(moved, shape_);
+      DirectOutput<Key> output = UnfinishedOutput(shape_, rows);
+      output.dtype = DType::kInt64;  // the bits of accumulators of any type
+      SlotTable table = TableOfWords();
+      table.fixed = true;
+      CompactTo(table, first_, moved, output);
+      return;
+    }
+    rows.resize(std::min(span_, tuples_), shape_);
+    rows.resize(WithCounts([&](auto counts) { return MoveRows(counts, rows); }), shape_);
   }
 
-  // Returns: whether a key has one 64-bit accumulator, as Compact and CompactTo (simd/kernels.h) need.
+  // Returns: whether a key has one 64-bit accumulator, as CompactTo (simd/kernels.h) needs.
   bool IsWordTable() const { return sizeof(Acc) == sizeof(uint64_t) && columns_ == 1; }
 
   // Returns: the number of touched slots.
@@ -280,7 +285,7 @@ class TableFold {
     return table;
   }
 
-  // MoveTo, for tables that Compact does not serve.
+  // MoveTo, for tables that CompactTo does not serve.
   // Returns: the number of rows.
   template <typename Counts>
   size_t MoveRows(Counts counts, Rows& rows) {

@@ -10,7 +10,6 @@
 
 #include "host/base/column.h"
 #include "host/cpu/merge/blocks.h"
-#include "host/cpu/merge/merge_input.h"
 #include "host/cpu/merge/sources.h"
 #include "host/cpu/prepare/coarse_order.h"
 #include "host/cpu/rows/fold.h"
@@ -22,7 +21,7 @@ namespace sparseagg::cpu {
 
 // Collector of a block's tuples: (offset of the key, 32-bit payload), update after update, in canonical order. The
 // payload stands for the tuple's row while the tuples are sorted. It is
-//   the value itself, if it fits 32 bits and one conversion to terms serves all updates; else
+//   the value itself, of a sum of floats, if it fits 32 bits and one conversion to terms serves all updates; else
 //   the index, in order of collection, of the tuple's term, weight and origin, which the collector keeps in columns.
 // Owned by a SortFold. Life cycle, block after block: FindTuples, Collect, then the columns are read. Not thread-safe.
 template <typename Key, typename Fold>
@@ -71,6 +70,7 @@ class TupleCollector {
 
  private:
   static bool PayloadIsValue(const MergeInput<Key, Fold>& input) {
+    if (!std::is_same_v<Fold, SumFloat> && !std::is_same_v<Fold, SumFixed>) return false;
     if (input.shape.columns != 1 || input.shape.key_weights != KeyWeights::kNone || input.base_is_first) return false;
     for (const CpuUpdate* update : input.updates) {
       const CpuUpdate& first = *input.updates[0];

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/column.h"
 #include "host/cpu/merge/blocks.h"
-#include "host/cpu/merge/merge_input.h"
 #include "host/cpu/merge/sources.h"
 #include "host/cpu/merge/tuple_sort.h"
 #include "host/cpu/order/entries.h"

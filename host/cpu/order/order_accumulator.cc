@@ -1,5 +1,3 @@
-#include "host/cpu/order/order_accumulator.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +9,7 @@
 #include "host/accumulation.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "host/cpu/accumulators.h"
 #include "host/cpu/finish/assemble.h"
 #include "host/cpu/finish/row_finisher.h"
 #include "host/cpu/finish/row_sinks.h"
@@ -28,17 +27,15 @@ namespace {
 
 // The state of one tensor: the updates of all submissions.
 template <typename Key>
-class OrderAccumulator : public Accumulator {
+class OrderAccumulator : public ListAccumulator {
  public:
   using Input = MergeInput<Key, SumFloat>;  // any fold would do: it only gives the base its type, and there is none
 
-  OrderAccumulator(const TensorSpec& spec, tbb::task_arena& arena)
-      : spec_(spec), shape_{NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)}, arena_(arena) {}
+  using ListAccumulator::ListAccumulator;
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
     return PrepareUpdate(spec_, update);
   }
-  uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
 
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
     list_.Add(std::move(update));
@@ -52,29 +49,15 @@ class OrderAccumulator : public Accumulator {
 
   bool KeepsAll() const override { return true; }
 
-  void Remove(absl::Span<const uint32_t> indices) override { list_.Remove(indices); }
-
-  void MultiplyWeights(absl::Span<const double> factors) override {
-    spec_.aggregation.weighting = Weighting::kByWeight;
-    shape_ = {NumColumns(spec_), NeedsCounts(spec_), KeyWeightsOf(spec_)};
-    list_.MultiplyWeights(factors);
-  }
-
-  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) override { return list_.Read(order); }
-  uint64_t ReadBytes(const PreparedUpdate* next) const override { return list_.ReadBytes(next); }
-
   absl::Status FoldPending(SubmissionOrder) override { return KeepsSubmissionsError(spec_); }
 
   absl::StatusOr<UnfinishedRows> ExportRows(uint64_t, uint64_t, uint64_t) override {
     return KeepsSubmissionsError(spec_);
   }
-  PartialTotals Totals() const override { return TotalsOf(spec_, list_.weights(), {}); }
 
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     RETURN_IF_ERROR(CheckOrder(spec_, order, list_.weights().size()));
-    for (const auto& update : list_.updates()) {
-      if (update != nullptr) Unpack(*update);
-    }
+    list_.ForEach(Unpack);
     Input input;
     input.spec = &spec_;
     input.shape = shape_;
@@ -103,7 +86,6 @@ class OrderAccumulator : public Accumulator {
     return is_wide ? FinishAs<double, double>(input, params) : FinishAs<float, double>(input, params);
   }
 
-  uint64_t num_submissions() const override { return list_.weights().size(); }
   size_t memory_bytes() const override { return list_.memory_bytes(); }
   uint64_t FoldBytes(const PreparedUpdate*) const override { return 0; }
   uint64_t FinishBytes(const PreparedUpdate* next) const override {
@@ -131,40 +113,24 @@ class OrderAccumulator : public Accumulator {
     FinishParams finish;
     finish.spec = &spec_;
     finish.shape = shape_;
-    const Blocks<Key> blocks = Plan(input);
-    const auto make_merger = [&] { return OrderMerger<Key, T, Out>(input, params); };
-    const auto block_at = [&](size_t block) -> const Block<Key>& { return blocks.blocks[block]; };
+    const Blocks<Key> blocks = PlanBlocks([&] { return ChooseBlocks(input); });
+    const auto make_merger = [&] { return OrderMerger<Key, T, Out>(input, blocks, params); };
     if (spec_.aggregation.result_layout == ResultLayout::kDense) {
       Result result = MakeDense(spec_);
-      RETURN_IF_ERROR(MergeAtKeys(blocks.blocks.size(), arena_, make_merger, block_at,
+      RETURN_IF_ERROR(MergeAtKeys(blocks.blocks.size(), arena_, make_merger,
                                   [&] { return DenseRowSink<Key, Fold>(finish, result); }));
       FillOutside(spec_, blocks, result);
       result.plan = Explain(blocks);
       return result;
     }
     Result result = MakeSparse(spec_, blocks.MaxRows());
-    ASSIGN_OR_RETURN(const uint64_t num_rows,
-                     MergeInTurns<Key>(blocks.blocks.size(), arena_, make_merger, block_at,
-                                       [&] { return SparseRowSink<Key, Fold>(finish, result); }));
+    ASSIGN_OR_RETURN(const uint64_t num_rows, MergeInTurns<Key>(blocks.blocks.size(), arena_, make_merger, [&] {
+                       return SparseRowSink<Key, Fold>(finish, result);
+                     }));
     list_.ClearUpdates();
     result.plan = Explain(blocks);
     return CutAndLayOut(spec_, num_rows, std::move(result));
   }
-
-  // Cuts the keys into blocks, and sorts updates completely where the blocks need it.
-  Blocks<Key> Plan(const Input& input) {
-    Blocks<Key> blocks = ChooseBlocks(input);
-    if (!blocks.needs_full_sort) return blocks;
-    for (const auto& update : list_.updates()) {
-      if (update != nullptr && update->coarse_bits > 0) SortCompletely(spec_, *update);
-    }
-    return ChooseBlocks(input);
-  }
-
-  TensorSpec spec_;  // only MultiplyWeights changes it and shape_
-  RowShape shape_;
-  tbb::task_arena& arena_;
-  UpdateList list_{spec_};
 };
 
 }  // namespace

@@ -307,27 +307,6 @@ bool OrderCoarsely(absl::Span<const Key> keys, const std::byte* values, size_t r
   return separated;
 }
 
-// The same for keys that ascend, but not strictly: they stay in order.
-template <typename Key>
-bool SeparateSorted(absl::Span<const Key> keys, const std::byte* values, size_t row_bytes, TupleColumns<Key>& out,
-                    TupleColumns<Key>& repeats) {
-  const size_t n = keys.size();
-  if (n < CurrentTuning().min_coarse_tuples || n > UINT32_MAX) return false;
-  out.resize(n, row_bytes);
-  size_t kept = 0;
-  for (size_t begin = 0; begin < n;) {
-    const auto same = static_cast<size_t>(std::adjacent_find(keys.begin() + begin, keys.end()) - keys.begin());
-    out.Put(kept, keys.data() + begin, values + begin * row_bytes, same - begin, row_bytes);
-    kept += same - begin;
-    for (begin = same; begin < n && keys[begin] == keys[same]; ++begin) {
-      repeats.Append(keys[begin], values + begin * row_bytes, row_bytes);
-    }
-    if (begin - kept > internal::MaxRepeats(begin)) return false;
-  }
-  out.resize(kept, row_bytes);
-  return true;
-}
-
 // Tuples of 32-bit values in coarse order, each packed into two or three units of 32 bits: the value and the low bits
 // of the key; the leading bits are the number of the tuple's bucket. The scatter writes to half as many cache lines at
 // a time as it does with keys and values apart, and takes a third of the time.

@@ -55,8 +55,7 @@ uint64_t PrepareBytes(const TensorSpec& spec, const ValidatedUpdate& update);
 // Sorts an update and folds the rows of repeated keys, as far as needed. A sorted update with unique keys is not
 // copied.
 // Errors: those of Accumulator::Prepare.
-// Cost: O(n) for sorted unique keys (no pass over them), in coarse order, and for large sorted updates; else a radix
-// sort.
+// Cost: O(n) for sorted keys (no pass over unique ones) and in coarse order; else a radix sort.
 // `may_stay_unfolded`: a large update of rows of floats that needs a sort is only sorted, and its rows stay where they
 // are. A merge of this update alone then writes them to the result (LoneMerger); every other merge needs Fold first.
 // Thread-safe.

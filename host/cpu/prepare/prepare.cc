@@ -21,7 +21,6 @@
 #include "host/cpu/rows/wire_value.h"
 #include "host/cpu/simd/kernels.h"
 #include "host/updates/input_checks.h"
-#include "host/updates/key_copy.h"
 
 namespace sparseagg::cpu {
 namespace {
@@ -197,19 +196,13 @@ void SetWords(std::shared_ptr<CoarseWords> words, CpuUpdate& out) {
   out.owner = std::move(words);
 }
 
-// Puts a large update into (at least coarse) order, and tuples with repeated keys, if they are few, into `repeats`.
+// Puts a large unsorted update into coarse order, and tuples with repeated keys, if they are few, into `repeats`.
 // Returns: whether it has; else the outputs are unspecified.
 template <typename Key>
 absl::StatusOr<bool> OrderAndSeparate(const TensorSpec& spec, const ValidatedUpdate& update, CpuUpdate& out,
                                       Storage<Key>& repeats) {
   const auto& keys = std::get<absl::Span<const Key>>(update.keys());
   const size_t row_bytes = update.values() == nullptr ? 0 : SizeOf(spec.dtype) * spec.row_width;
-  auto storage = std::make_shared<Storage<Key>>();
-  if (update.sorted()) {
-    if (!SeparateSorted(keys, update.values(), row_bytes, *storage, repeats)) return false;
-    SetColumns(std::move(storage), out);
-    return true;
-  }
   out.coarse_bits = CoarseBits(spec.num_rows);
   if (out.coarse_bits == 0) return false;
   if (update.values() != nullptr && spec.dtype == DType::kFloat32 && spec.row_width == 1) {
@@ -219,6 +212,7 @@ absl::StatusOr<bool> OrderAndSeparate(const TensorSpec& spec, const ValidatedUpd
     SetWords<Key>(std::move(words), out);
     return true;
   }
+  auto storage = std::make_shared<Storage<Key>>();
   if (!OrderCoarsely(keys, update.values(), row_bytes, out.coarse_bits, *storage, repeats)) return false;
   SetColumns(std::move(storage), out);
   return true;
@@ -263,7 +257,7 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> SortAndFold(const TensorSpec& spec, c
   auto out = MakeUpdate(spec, update);
   Storage<Key> repeats;
   bool separated = false;
-  if (!completely) {
+  if (!completely && !update.sorted()) {
     ASSIGN_OR_RETURN(separated, OrderAndSeparate(spec, update, *out, repeats));
   }
   if (!separated) {
@@ -275,7 +269,7 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> SortAndFold(const TensorSpec& spec, c
   if (repeats.keys.empty()) return out;
   out->repeats = MakeUpdate(spec, update);
   const std::byte* const values = update.values() == nullptr ? nullptr : repeats.values.data();
-  RETURN_IF_ERROR(fold(SortedTuples<Key>(repeats.keys, update.sorted()), values, *out->repeats));
+  RETURN_IF_ERROR(fold(SortedTuples<Key>(repeats.keys, /*sorted=*/false), values, *out->repeats));
   out->bytes += RepeatBytes(*out);
   return out;
 }

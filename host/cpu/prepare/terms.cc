@@ -12,23 +12,21 @@
 namespace sparseagg::cpu {
 namespace {
 
-using FloatLoader = void (*)(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
-
 // Each product is rounded once. With 1 it is exact, so uniform sums need no loop of their own.
-template <typename Wire, FloatLoader kLoad>
+template <DType kDType>
 void LoadFloat(const std::byte* values, uint64_t size, uint64_t first, size_t count, const TermParams& params,
                double* terms) {
-  kLoad(values + first * sizeof(Wire), count, size - first, params.value_scale, terms);
+  LoadFloats(values + first * SizeOf(kDType), kDType, count, size - first, params.value_scale, terms);
 }
 
-template <typename Wire, FloatLoader kLoad>
+template <DType kDType>
 void LoadFixed(const std::byte* values, uint64_t size, uint64_t first, size_t count, const TermParams& params,
                int64_t* terms) {
   constexpr size_t kBatch = 256;
   double products[kBatch + kVectorSlack];
   for (size_t done = 0; done < count; done += kBatch) {
     const size_t n = std::min(kBatch, count - done);
-    kLoad(values + (first + done) * sizeof(Wire), n, size - first - done, params.value_scale, products);
+    LoadFloat<kDType>(values, size, first + done, n, params, products);
     QuantiseTerms(products, n, params.bound, params.scale, terms + done);
   }
 }
@@ -53,13 +51,13 @@ template <>
 LoadTerms<double> TermLoader<double>(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
-      return LoadFloat<Float16, LoadFloat16>;
+      return LoadFloat<DType::kFloat16>;
     case DType::kBFloat16:
-      return LoadFloat<BFloat16, LoadBFloat16>;
+      return LoadFloat<DType::kBFloat16>;
     case DType::kFloat64:
-      return LoadFloat<double, LoadFloat64>;
+      return LoadFloat<DType::kFloat64>;
     default:
-      return LoadFloat<float, LoadFloat32>;
+      return LoadFloat<DType::kFloat32>;
   }
 }
 
@@ -67,13 +65,13 @@ template <>
 LoadTerms<int64_t> TermLoader<int64_t>(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
-      return LoadFixed<Float16, LoadFloat16>;
+      return LoadFixed<DType::kFloat16>;
     case DType::kBFloat16:
-      return LoadFixed<BFloat16, LoadBFloat16>;
+      return LoadFixed<DType::kBFloat16>;
     case DType::kFloat32:
-      return LoadFixed<float, LoadFloat32>;
+      return LoadFixed<DType::kFloat32>;
     case DType::kFloat64:
-      return LoadFixed<double, LoadFloat64>;
+      return LoadFixed<DType::kFloat64>;
     case DType::kInt32:
       return LoadInteger<int32_t>;
     default:

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 namespace sparseagg::cpu {
 
@@ -29,80 +30,45 @@ struct SumFloat {
   static void Combine(Acc& acc, Acc other) { acc += other; }
 };
 
-// Fixed-point sum. value_bound and max_submissions keep it within int64.
-struct SumFixed {
-  using Term = int64_t;
-  using Acc = int64_t;
+// Sums that are exact, in any order.
+template <typename T, typename Sum>
+struct ExactSum {
+  using Term = T;
+  using Acc = Sum;
   static constexpr bool kAnyOrder = true;
   static constexpr Acc kStart = 0;
   static void Add(Acc& acc, Term term) { acc += term; }
   static void Combine(Acc& acc, Acc other) { acc += other; }
 };
 
+// value_bound and max_submissions keep a fixed-point sum within int64.
+using SumFixed = ExactSum<int64_t, int64_t>;
 // Integer sum, in 128 bits: only the total decides about overflow, whatever the order of the terms.
-struct SumInteger {
-  using Term = int64_t;
-  using Acc = __int128;
-  static constexpr bool kAnyOrder = true;
-  static constexpr Acc kStart = 0;
-  static void Add(Acc& acc, Term term) { acc += term; }
-  static void Combine(Acc& acc, Acc other) { acc += other; }
-};
-
+using SumInteger = ExactSum<int64_t, __int128>;
 // Sum modulo 2^64; the result takes the low 32 or 64 bits.
-struct SumModular {
-  using Term = uint64_t;
-  using Acc = uint64_t;
-  static constexpr bool kAnyOrder = true;
-  static constexpr Acc kStart = 0;
-  static void Add(Acc& acc, Term term) { acc += term; }
-  static void Combine(Acc& acc, Acc other) { acc += other; }
-};
+using SumModular = ExactSum<uint64_t, uint64_t>;
 
-// Minimum and maximum of floats. NaN wins over every number.
-struct MinFloat {
-  using Term = double;
-  using Acc = double;
+// Minimum, or maximum. NaN wins over every number.
+template <typename T, bool kIsMin>
+struct Extremum {
+  using Term = T;
+  using Acc = T;
+  using Limits = std::numeric_limits<T>;
   static constexpr bool kAnyOrder = true;
-  static constexpr Acc kStart = std::numeric_limits<double>::infinity();
+  static constexpr Acc kStart = Limits::has_infinity ? (kIsMin ? Limits::infinity() : -Limits::infinity())
+                                                     : (kIsMin ? Limits::max() : Limits::min());
   static void Add(Acc& acc, Term term) {
-    if (term < acc || std::isnan(term)) acc = term;
+    bool wins = kIsMin ? term < acc : term > acc;
+    if constexpr (std::is_floating_point_v<T>) wins |= std::isnan(term);
+    if (wins) acc = term;
   }
   static void Combine(Acc& acc, Acc other) { Add(acc, other); }
 };
 
-struct MaxFloat {
-  using Term = double;
-  using Acc = double;
-  static constexpr bool kAnyOrder = true;
-  static constexpr Acc kStart = -std::numeric_limits<double>::infinity();
-  static void Add(Acc& acc, Term term) {
-    if (term > acc || std::isnan(term)) acc = term;
-  }
-  static void Combine(Acc& acc, Acc other) { Add(acc, other); }
-};
-
-struct MinInteger {
-  using Term = int64_t;
-  using Acc = int64_t;
-  static constexpr bool kAnyOrder = true;
-  static constexpr Acc kStart = std::numeric_limits<int64_t>::max();
-  static void Add(Acc& acc, Term term) {
-    if (term < acc) acc = term;
-  }
-  static void Combine(Acc& acc, Acc other) { Add(acc, other); }
-};
-
-struct MaxInteger {
-  using Term = int64_t;
-  using Acc = int64_t;
-  static constexpr bool kAnyOrder = true;
-  static constexpr Acc kStart = std::numeric_limits<int64_t>::min();
-  static void Add(Acc& acc, Term term) {
-    if (term > acc) acc = term;
-  }
-  static void Combine(Acc& acc, Acc other) { Add(acc, other); }
-};
+using MinFloat = Extremum<double, true>;
+using MaxFloat = Extremum<double, false>;
+using MinInteger = Extremum<int64_t, true>;
+using MaxInteger = Extremum<int64_t, false>;
 
 }  // namespace sparseagg::cpu
 

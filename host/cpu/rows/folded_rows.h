@@ -6,8 +6,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "host/base/column.h"
+#include "host/cpu/rows/direct_output.h"
 #include "host/spec/spec.h"
 
 namespace sparseagg::cpu {
@@ -22,10 +24,8 @@ enum class KeyWeights : uint8_t {
 
 // Returns: the arithmetic that results of this tensor need.
 inline KeyWeights KeyWeightsOf(const TensorSpec& spec) {
-  const AggregationSpec& a = spec.aggregation;
-  if (a.weighting == Weighting::kUniform) return KeyWeights::kNone;
-  if (a.op != Op::kCoordinateMean && !a.return_weights) return KeyWeights::kNone;
-  return a.numerics == Numerics::kFixedPoint ? KeyWeights::kFixed : KeyWeights::kFloat;
+  if (!NeedsKeyWeights(spec)) return KeyWeights::kNone;
+  return spec.aggregation.numerics == Numerics::kFixedPoint ? KeyWeights::kFixed : KeyWeights::kFloat;
 }
 
 // Returns: a weight as a multiple of 2^-t, for KeyWeights::kFixed. `scale`: 2^t.
@@ -37,23 +37,14 @@ inline void AddWeight(KeyWeights kind, uint64_t weight, uint64_t& sum) {
                                    : sum + weight;
 }
 
-// Returns: the number of accumulators a key; 0 for UNION.
-inline size_t NumColumns(const TensorSpec& spec) { return spec.aggregation.op == Op::kUnion ? 0 : spec.row_width; }
-
-// Returns: whether finishing needs the number of contributors of each key.
-inline bool NeedsCounts(const TensorSpec& spec) {
-  const AggregationSpec& a = spec.aggregation;
-  const bool weights_are_counts = a.weighting == Weighting::kUniform;
-  return ReturnsCounts(spec) || a.min_contributors > 1 ||
-         (weights_are_counts && (a.return_weights || a.op == Op::kCoordinateMean));
-}
-
 // The columns of folded rows besides the keys.
 struct RowShape {
   size_t columns = 1;  // accumulators a key
   bool counts = true;
   KeyWeights key_weights = KeyWeights::kNone;
 };
+
+inline RowShape ShapeOf(const TensorSpec& spec) { return {NumColumns(spec), NeedsCounts(spec), KeyWeightsOf(spec)}; }
 
 // Rows in ascending order of key. All columns have an entry a row (`accs`: RowShape::columns); absent ones are empty.
 template <typename Key, typename Acc>
@@ -83,6 +74,19 @@ struct FoldedRows {
            weights.size() * sizeof(uint64_t);
   }
 };
+
+// Returns: the direct output of unfinished rows: of those of `rows`, from row `at` on.
+template <typename Key, typename Acc>
+DirectOutput<Key> UnfinishedOutput(const RowShape& shape, FoldedRows<Key, Acc>& rows, uint64_t at = 0) {
+  DirectOutput<Key> output;
+  output.keys = rows.keys.data() + at;
+  output.columns = shape.columns;
+  output.dtype = std::is_same_v<Acc, double> ? DType::kFloat64 : DType::kInt64;
+  output.values = reinterpret_cast<std::byte*>(rows.accs.data() + at * shape.columns);
+  if (shape.counts) output.counts = rows.counts.data() + at;
+  if (shape.key_weights != KeyWeights::kNone) output.weights = rows.weights.data() + at;
+  return output;
+}
 
 }  // namespace sparseagg::cpu
 

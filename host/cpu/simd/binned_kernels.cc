@@ -184,26 +184,16 @@ class BinnedFold {
   hn::Vec<SignedLongs> floor_;              // the bits of the lowest |term| in the highest bin
 };
 
-template <DType kDType, class Sum>
-HWY_INLINE void AddBinnedOf(const BinnedColumns& sums, const BinnedSource* sources, size_t num_sources, size_t count) {
-  const size_t lanes = hn::Lanes(Doubles());
-  BinnedFold<kDType, Sum> fold(sums, sources, num_sources);
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) fold.Add(i, lanes);
-  if (i < count) fold.Add(i, count - i);
-}
-
 void AddBinned(const BinnedColumns& sums, DType dtype, const BinnedSource* sources, size_t num_sources, size_t count) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return AddBinnedOf<DType::kFloat64, WideBinnedSum>(sums, sources, num_sources, count);
-    case DType::kFloat16:
-      return AddBinnedOf<DType::kFloat16, NarrowBinnedSum>(sums, sources, num_sources, count);
-    case DType::kBFloat16:
-      return AddBinnedOf<DType::kBFloat16, NarrowBinnedSum>(sums, sources, num_sources, count);
-    default:
-      return AddBinnedOf<DType::kFloat32, NarrowBinnedSum>(sums, sources, num_sources, count);
-  }
+  WithFloatType(dtype, [&](auto type) HWY_ATTR {
+    constexpr DType kDType = decltype(type)::value;
+    BinnedFold<kDType, std::conditional_t<kDType == DType::kFloat64, WideBinnedSum, NarrowBinnedSum>> fold(
+        sums, sources, num_sources);
+    const size_t lanes = hn::Lanes(Doubles());
+    size_t i = 0;
+    for (; i + lanes <= count; i += lanes) fold.Add(i, lanes);
+    if (i < count) fold.Add(i, count - i);
+  });
 }
 
 // As NarrowBinnedSum::Value. The lower digits carry into the upper ones. What is left of each then fits float64, so

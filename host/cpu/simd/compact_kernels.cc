@@ -68,48 +68,6 @@ HWY_INLINE void ForTouchedSlots(const SlotTable& table, size_t slot, Key first, 
   }
 }
 
-// Stores whole vectors: lanes behind the last row are overwritten by the next store, or land in the caller's slack.
-template <class Count, class Key>
-HWY_INLINE size_t CompactT(const SlotTable& table, Key first, Key* keys, void* accs, uint32_t* counts) {
-  const Longs d;
-  const Words dw;
-  auto* out = static_cast<uint64_t*>(accs);
-  size_t rows = 0;
-  ForTouchedSlots<Count, false>(
-      table, 0, first,
-      [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, hn::Vec<Longs>, size_t n) HWY_ATTR {
-        StoreKeys(key, hn::Lanes(d), keys + rows);
-        hn::StoreU(acc, d, out + rows);
-        if (!std::is_same_v<Count, NoCount> && counts != nullptr) {
-          hn::StoreU(hn::TruncateTo(dw, count), dw, counts + rows);
-        }
-        rows += n;
-      });
-  return rows;
-}
-
-template <class Key>
-HWY_INLINE size_t CompactAny(const SlotTable& table, Key first, Key* keys, void* accs, uint32_t* counts) {
-  switch (table.count_bytes) {
-    case CountBytes::kNone:
-      return CompactT<NoCount>(table, first, keys, accs, counts);
-    case CountBytes::kOne:
-      return CompactT<uint8_t>(table, first, keys, accs, counts);
-    case CountBytes::kTwo:
-      return CompactT<uint16_t>(table, first, keys, accs, counts);
-    case CountBytes::kFour:
-      return CompactT<uint32_t>(table, first, keys, accs, counts);
-  }
-  return 0;
-}
-
-size_t Compact32(const SlotTable& table, uint32_t first, uint32_t* keys, void* accs, uint32_t* counts) {
-  return CompactAny(table, first, keys, accs, counts);
-}
-size_t Compact64(const SlotTable& table, uint64_t first, uint64_t* keys, void* accs, uint32_t* counts) {
-  return CompactAny(table, first, keys, accs, counts);
-}
-
 // Returns: how many of `slots` slots do not hold `untouched`.
 template <class T>
 HWY_INLINE size_t CountOthers(const void* table, size_t slots, T untouched) {
@@ -131,17 +89,14 @@ HWY_INLINE size_t CountOthers(const void* table, size_t slots, T untouched) {
 }
 
 size_t CountTouchedAny(const SlotTable& table) {
-  switch (table.count_bytes) {
-    case CountBytes::kNone:
+  return WithColumns(table, [&](auto count, auto) HWY_ATTR {
+    using Count = decltype(count);
+    if constexpr (std::is_same_v<Count, NoCount>) {
       return CountOthers<uint64_t>(table.accs, table.slots, table.untouched);
-    case CountBytes::kOne:
-      return CountOthers<uint8_t>(table.counts, table.slots, 0);
-    case CountBytes::kTwo:
-      return CountOthers<uint16_t>(table.counts, table.slots, 0);
-    case CountBytes::kFour:
-      return CountOthers<uint32_t>(table.counts, table.slots, 0);
-  }
-  return 0;
+    } else {
+      return CountOthers<Count>(table.counts, table.slots, 0);
+    }
+  });
 }
 
 #if HWY_TARGET == HWY_SCALAR
@@ -260,20 +215,8 @@ HWY_NOINLINE void CompactToT(const SlotTable& table, Key first, size_t rows, con
 
 template <class Acc, class Key>
 HWY_INLINE void CompactToAny(const SlotTable& table, Key first, size_t rows, const DirectOutput<Key>& output) {
-  if (table.weights != nullptr) {
-    return table.count_bytes == CountBytes::kNone ? CompactToT<Acc, NoCount, true>(table, first, rows, output)
-                                                  : CompactToT<Acc, uint32_t, true>(table, first, rows, output);
-  }
-  switch (table.count_bytes) {
-    case CountBytes::kNone:
-      return CompactToT<Acc, NoCount, false>(table, first, rows, output);
-    case CountBytes::kOne:
-      return CompactToT<Acc, uint8_t, false>(table, first, rows, output);
-    case CountBytes::kTwo:
-      return CompactToT<Acc, uint16_t, false>(table, first, rows, output);
-    case CountBytes::kFour:
-      return CompactToT<Acc, uint32_t, false>(table, first, rows, output);
-  }
+  WithColumns(table, [&](auto count, auto is_weighed)
+                         HWY_ATTR { CompactToT<Acc, decltype(count), is_weighed.value>(table, first, rows, output); });
 }
 
 void CompactTo32(const SlotTable& table, uint32_t first, size_t rows, const DirectOutput<uint32_t>& output) {
@@ -319,20 +262,8 @@ HWY_NOINLINE void WriteAllSlotsT(const SlotTable& table, const DirectValues& out
 
 template <class Acc>
 HWY_INLINE void WriteAllSlotsAny(const SlotTable& table, const DirectValues& output) {
-  if (table.weights != nullptr) {
-    return table.count_bytes == CountBytes::kNone ? WriteAllSlotsT<Acc, NoCount, true>(table, output)
-                                                  : WriteAllSlotsT<Acc, uint32_t, true>(table, output);
-  }
-  switch (table.count_bytes) {
-    case CountBytes::kNone:
-      return WriteAllSlotsT<Acc, NoCount, false>(table, output);
-    case CountBytes::kOne:
-      return WriteAllSlotsT<Acc, uint8_t, false>(table, output);
-    case CountBytes::kTwo:
-      return WriteAllSlotsT<Acc, uint16_t, false>(table, output);
-    case CountBytes::kFour:
-      return WriteAllSlotsT<Acc, uint32_t, false>(table, output);
-  }
+  WithColumns(table, [&](auto count, auto is_weighed)
+                         HWY_ATTR { WriteAllSlotsT<Acc, decltype(count), is_weighed.value>(table, output); });
 }
 
 void WriteAllSlotsKernel(const SlotTable& table, const DirectValues& output) {
@@ -346,19 +277,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace sparseagg::cpu {
 
-HWY_EXPORT(Compact32);
-HWY_EXPORT(Compact64);
 HWY_EXPORT(CountTouchedAny);
 HWY_EXPORT(CompactTo32);
 HWY_EXPORT(CompactTo64);
 HWY_EXPORT(WriteAllSlotsKernel);
 
-size_t Compact(const SlotTable& table, uint32_t first, uint32_t* keys, void* accs, uint32_t* counts) {
-  return HWY_DYNAMIC_DISPATCH(Compact32)(table, first, keys, accs, counts);
-}
-size_t Compact(const SlotTable& table, uint64_t first, uint64_t* keys, void* accs, uint32_t* counts) {
-  return HWY_DYNAMIC_DISPATCH(Compact64)(table, first, keys, accs, counts);
-}
 size_t CountTouched(const SlotTable& table) { return HWY_DYNAMIC_DISPATCH(CountTouchedAny)(table); }
 void CompactTo(const SlotTable& table, uint32_t first, size_t rows, const DirectOutput<uint32_t>& output) {
   HWY_DYNAMIC_DISPATCH(CompactTo32)(table, first, rows, output);

@@ -34,27 +34,14 @@ HWY_INLINE void ForReadable(size_t count, size_t readable, Step step) {
 }
 
 // Terms behind the last one are unspecified, and land in the slack.
-template <DType kDType>
-HWY_INLINE void LoadTermsOf(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
+void LoadFloats(const std::byte* values, DType dtype, size_t count, size_t readable, ValueScale scale, double* terms) {
   const Doubles d;
   const FloatTerms make_terms(scale);
-  const auto* from = static_cast<const std::byte*>(values);
-  ForReadable(count, readable, [&](size_t i, size_t n) HWY_ATTR {
-    hn::StoreU(make_terms(LoadDoubles<kDType>(from, i, n)), d, terms + i);
+  WithFloatType(dtype, [&](auto type) HWY_ATTR {
+    ForReadable(count, readable, [&](size_t i, size_t n) HWY_ATTR {
+      hn::StoreU(make_terms(LoadDoubles<decltype(type)::value>(values, i, n)), d, terms + i);
+    });
   });
-}
-
-void LoadFloat32(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
-  LoadTermsOf<DType::kFloat32>(values, count, readable, scale, terms);
-}
-void LoadFloat64(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
-  LoadTermsOf<DType::kFloat64>(values, count, readable, scale, terms);
-}
-void LoadFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
-  LoadTermsOf<DType::kFloat16>(values, count, readable, scale, terms);
-}
-void LoadBFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
-  LoadTermsOf<DType::kBFloat16>(values, count, readable, scale, terms);
 }
 
 void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms) {
@@ -82,29 +69,17 @@ HWY_INLINE uint64_t CountUpToT(const Key* keys, uint64_t count, Key last) {
 uint64_t CountUpTo32(const uint32_t* keys, uint64_t count, uint32_t last) { return CountUpToT(keys, count, last); }
 uint64_t CountUpTo64(const uint64_t* keys, uint64_t count, uint64_t last) { return CountUpToT(keys, count, last); }
 
-template <DType kDType>
-HWY_INLINE bool AreWithinOf(const std::byte* values, size_t count, ValueScale scale, double bound) {
+bool AreWithin(const std::byte* values, DType dtype, size_t count, ValueScale scale, double bound) {
   const Doubles d;
   const Scaler scaled(scale);
   const auto limit = hn::Set(d, bound);
   auto within = hn::Eq(limit, limit);
-  ForVectors(count, [&](size_t i, size_t n) HWY_ATTR {
-    within = hn::And(within, hn::Le(hn::Abs(scaled(LoadDoubles<kDType>(values, i, n))), limit));
+  WithFloatType(dtype, [&](auto type) HWY_ATTR {
+    ForVectors(count, [&](size_t i, size_t n) HWY_ATTR {
+      within = hn::And(within, hn::Le(hn::Abs(scaled(LoadDoubles<decltype(type)::value>(values, i, n))), limit));
+    });
   });
   return hn::AllTrue(d, within);
-}
-
-bool AreWithin(const std::byte* values, DType dtype, size_t count, ValueScale scale, double bound) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return AreWithinOf<DType::kFloat64>(values, count, scale, bound);
-    case DType::kFloat16:
-      return AreWithinOf<DType::kFloat16>(values, count, scale, bound);
-    case DType::kBFloat16:
-      return AreWithinOf<DType::kBFloat16>(values, count, scale, bound);
-    default:
-      return AreWithinOf<DType::kFloat32>(values, count, scale, bound);
-  }
 }
 
 void RoundToFloat32(const double* values, size_t count, float* out) {
@@ -138,10 +113,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace sparseagg::cpu {
 
-HWY_EXPORT(LoadFloat32);
-HWY_EXPORT(LoadFloat64);
-HWY_EXPORT(LoadFloat16);
-HWY_EXPORT(LoadBFloat16);
+HWY_EXPORT(LoadFloats);
 HWY_EXPORT(QuantiseTerms);
 HWY_EXPORT(CountUpTo32);
 HWY_EXPORT(CountUpTo64);
@@ -150,17 +122,8 @@ HWY_EXPORT(RoundToFloat32);
 HWY_EXPORT(ScaleIntegers);
 HWY_EXPORT(Divide);
 
-void LoadFloat32(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
-  HWY_DYNAMIC_DISPATCH(LoadFloat32)(values, count, readable, scale, terms);
-}
-void LoadFloat64(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
-  HWY_DYNAMIC_DISPATCH(LoadFloat64)(values, count, readable, scale, terms);
-}
-void LoadFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
-  HWY_DYNAMIC_DISPATCH(LoadFloat16)(values, count, readable, scale, terms);
-}
-void LoadBFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms) {
-  HWY_DYNAMIC_DISPATCH(LoadBFloat16)(values, count, readable, scale, terms);
+void LoadFloats(const std::byte* values, DType dtype, size_t count, size_t readable, ValueScale scale, double* terms) {
+  HWY_DYNAMIC_DISPATCH(LoadFloats)(values, dtype, count, readable, scale, terms);
 }
 void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms) {
   HWY_DYNAMIC_DISPATCH(QuantiseTerms)(products, count, bound, scale, terms);

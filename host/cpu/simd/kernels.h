@@ -43,11 +43,8 @@ std::string CurrentSimdTarget();
 inline constexpr size_t kVectorSlack = 16;
 
 // terms[i] = (widen(values[i]) · factor) · weight + 0.0. Adding +0.0 turns −0.0 into +0.0 and changes nothing else.
-// Values may be unaligned. `readable` ≥ `count`: the number of values that may be read.
-void LoadFloat32(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
-void LoadFloat64(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
-void LoadFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
-void LoadBFloat16(const void* values, size_t count, size_t readable, ValueScale scale, double* terms);
+// Values are floats of `dtype`, and may be unaligned. `readable` ≥ `count`: the number of values that may be read.
+void LoadFloats(const std::byte* values, DType dtype, size_t count, size_t readable, ValueScale scale, double* terms);
 
 // terms[i] = rint(clamp(products[i], ±bound) · scale), ties to even.
 void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms);
@@ -315,16 +312,10 @@ struct SlotTable {
   bool fixed = false;
 };
 
-// Moves the touched slots of a table without weights to columns, in ascending order, and resets the table:
-// keys[j] = first + slot, accs[j] = accumulator, counts[j] = count. `counts` may be null.
-// Returns: the number of rows.
-// Requires: room for kVectorSlack rows more in the columns.
-size_t Compact(const SlotTable& table, uint32_t first, uint32_t* keys, void* accs, uint32_t* counts);
-size_t Compact(const SlotTable& table, uint64_t first, uint64_t* keys, void* accs, uint32_t* counts);
-
-// The same to finished rows of direct output, in two steps, so that a thread can claim places for its rows in between.
-// CountTouched returns the number of rows. CompactTo finishes and writes these `rows` rows, nothing behind them, and
-// resets the table. The table may have weights.
+// Moves the touched slots to finished rows of direct output, in ascending order, in two steps, so that a thread can
+// claim places for its rows in between. CountTouched returns the number of rows. CompactTo finishes and writes these
+// `rows` rows, nothing behind them, and resets the table. With `fixed` and an output of kInt64, the rows are unfinished
+// accumulators of any type.
 size_t CountTouched(const SlotTable& table);
 void CompactTo(const SlotTable& table, uint32_t first, size_t rows, const DirectOutput<uint32_t>& output);
 void CompactTo(const SlotTable& table, uint64_t first, size_t rows, const DirectOutput<uint64_t>& output);

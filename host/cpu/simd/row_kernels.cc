@@ -71,16 +71,9 @@ HWY_NOINLINE void AddRow(const RowSource& source, uint64_t begin, size_t count, 
   const auto terms = make_terms(source.scale);
   using Terms = decltype(make_terms(ValueScale()));
   if (source.is_folded) return AddFolded<Terms>(source, begin, count, is_first, accs);
-  switch (source.dtype) {
-    case DType::kFloat64:
-      return AddTerms<DType::kFloat64>(source, begin, count, terms, is_first, accs);
-    case DType::kFloat16:
-      return AddTerms<DType::kFloat16>(source, begin, count, terms, is_first, accs);
-    case DType::kBFloat16:
-      return AddTerms<DType::kBFloat16>(source, begin, count, terms, is_first, accs);
-    default:
-      return AddTerms<DType::kFloat32>(source, begin, count, terms, is_first, accs);
-  }
+  WithFloatType(source.dtype, [&](auto type) HWY_ATTR {
+    AddTerms<decltype(type)::value>(source, begin, count, terms, is_first, accs);
+  });
 }
 
 // Finishes `count` accumulators and writes them to the output from value `at` on. kStreams: past the caches.

@@ -216,21 +216,9 @@ HWY_INLINE uint64_t AddCursors(const TableWindow<Key>& window, MakeTermsOf make_
         piece.end = TakeAscending(keys, HWY_MIN(kPiece, cursor.end - cursor.position), window.first, window.last_row,
                                   window.tuples_ahead, copied);
       }
-      uint64_t position = 0;
-      switch (cursor.dtype) {
-        case DType::kFloat32:
-          position = AddCursor<DType::kFloat32>(*from, window, terms, table, tally);
-          break;
-        case DType::kFloat64:
-          position = AddCursor<DType::kFloat64>(*from, window, terms, table, tally);
-          break;
-        case DType::kFloat16:
-          position = AddCursor<DType::kFloat16>(*from, window, terms, table, tally);
-          break;
-        default:
-          position = AddCursor<DType::kBFloat16>(*from, window, terms, table, tally);
-          break;
-      }
+      const uint64_t position = WithFloatType(cursor.dtype, [&](auto type) HWY_ATTR {
+        return AddCursor<decltype(type)::value>(*from, window, terms, table, tally);
+      });
       taken = position - from->position;
       tuples += taken;
       cursor.position += taken;
@@ -261,21 +249,14 @@ HWY_INLINE uint64_t AddWeighed(const TableWindow<Key>& window, MakeTermsOf make_
 
 template <class Key, class MakeTermsOf>
 HWY_INLINE uint64_t AddTallied(const TableWindow<Key>& window, MakeTermsOf make_terms) {
-  if (window.weights != nullptr) {
-    return window.count_bytes == CountBytes::kNone ? AddWeighed<NoCount>(window, make_terms)
-                                                   : AddWeighed<uint32_t>(window, make_terms);
-  }
-  switch (window.count_bytes) {
-    case CountBytes::kNone:
-      return AddCounted<NoCount>(window, make_terms);
-    case CountBytes::kOne:
-      return AddCounted<Count8>(window, make_terms);
-    case CountBytes::kTwo:
-      return AddCounted<uint16_t>(window, make_terms);
-    case CountBytes::kFour:
-      return AddCounted<uint32_t>(window, make_terms);
-  }
-  return 0;
+  return WithColumns(window, [&](auto count, auto is_weighed) HWY_ATTR {
+    using Count = std::conditional_t<std::is_same_v<decltype(count), uint8_t>, Count8, decltype(count)>;
+    if constexpr (is_weighed.value) {
+      return AddWeighed<Count>(window, make_terms);
+    } else {
+      return AddCounted<Count>(window, make_terms);
+    }
+  });
 }
 
 template <class Key>

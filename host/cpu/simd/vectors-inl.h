@@ -36,6 +36,44 @@ using simd::HWY_NAMESPACE::Words;
 // Type of a slot's counter in tables without counters.
 struct NoCount {};
 
+// Calls use(counter, is_weighed) with a counter of the type that a SlotTable or TableWindow has, and std::true_type if
+// it sums weights.
+template <class Table, class Use>
+HWY_INLINE auto WithColumns(const Table& table, Use use) {
+  if (table.weights != nullptr) {
+    return table.count_bytes == CountBytes::kNone ? use(NoCount(), std::true_type())
+                                                  : use(uint32_t{}, std::true_type());
+  }
+  switch (table.count_bytes) {
+    case CountBytes::kOne:
+      return use(uint8_t{}, std::false_type());
+    case CountBytes::kTwo:
+      return use(uint16_t{}, std::false_type());
+    case CountBytes::kFour:
+      return use(uint32_t{}, std::false_type());
+    default:
+      return use(NoCount(), std::false_type());
+  }
+}
+
+template <DType kDType>
+using DTypeConstant = std::integral_constant<DType, kDType>;
+
+// Calls use(dtype) with the float type `dtype` as a constant.
+template <class Use>
+HWY_INLINE auto WithFloatType(DType dtype, Use use) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return use(DTypeConstant<DType::kFloat64>());
+    case DType::kFloat16:
+      return use(DTypeConstant<DType::kFloat16>());
+    case DType::kBFloat16:
+      return use(DTypeConstant<DType::kBFloat16>());
+    default:
+      return use(DTypeConstant<DType::kFloat32>());
+  }
+}
+
 // Returns: values [index, index + n) of dtype kDType, n ≤ Lanes(Doubles), widened exactly.
 template <DType kDType>
 HWY_INLINE hn::Vec<Doubles> LoadDoubles(const std::byte* values, size_t index, size_t n) {

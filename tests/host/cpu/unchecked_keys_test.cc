@@ -68,7 +68,6 @@ absl::StatusOr<Result> Merge(const TensorSpec& spec, Columns& columns, int threa
                              absl::FunctionRef<void()> before_finish) {
   const std::unique_ptr<Engine> engine = CreateCpuEngine({threads});
   const std::unique_ptr<Accumulator> accumulator = *engine->CreateAccumulator(spec);
-  accumulator->DeferMerges();
   std::vector<uint32_t> order;
   for (size_t i = 0; i < columns.submissions.size(); ++i) {
     const RawSubmission& submission = columns.submissions[i];

@@ -1,6 +1,4 @@
 // Keys of any integer type, copied into the tensor's key type and checked, on every SIMD target of the machine.
-#include "host/updates/key_copy.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "host/cpu/simd/kernels.h"
+#include "host/updates/input_checks.h"
 #include "host/updates/update.h"
 
 namespace sparseagg::internal {

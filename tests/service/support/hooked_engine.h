@@ -70,7 +70,7 @@ class HookedAccumulator final : public Accumulator {
   bool KeepsAll() const override { return inner_->KeepsAll(); }
   void Remove(absl::Span<const uint32_t> indices) override { inner_->Remove(indices); }
   void MultiplyWeights(absl::Span<const double> factors) override { inner_->MultiplyWeights(factors); }
-  void DeferMerges() override { inner_->DeferMerges(); }
+  Pending pending() const override { return inner_->pending(); }
   absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) override {
     RETURN_IF_ERROR(hooks_.read());
     return inner_->ReadPending(order);

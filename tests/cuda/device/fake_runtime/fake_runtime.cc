@@ -194,9 +194,6 @@ cudaError_t Launch(const FlagNonzeroRows& kernel, cudaStream_t) { return fake::R
 cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const WriteResult& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FillValues& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const NumberSegments& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const RankValues& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const PickStatistics& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FoldTiles& args, cudaStream_t) { return fake::Run(args); }
 cudaError_t Launch(const PlanTiles& kernel, cudaStream_t) { return fake::Run(kernel); }

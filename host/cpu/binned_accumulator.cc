@@ -1,5 +1,3 @@
-#include "host/cpu/dense/binned_accumulator.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +14,7 @@
 #include "host/base/column.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "host/cpu/accumulators.h"
 #include "host/cpu/finish/assemble.h"
 #include "host/cpu/merge/parallel_merge.h"
 #include "host/cpu/prepare/cpu_update.h"
@@ -33,8 +32,8 @@ namespace {
 constexpr uint64_t kBlockValues = kTiny ? 32 : 1024;
 // Updates that are folded side by side. The hardware follows so many streams.
 constexpr size_t kUpdatesAtOnce = 8;
-// Pending updates of a part of the base's size are merged: each merge reads and writes the base once.
-constexpr uint64_t kBasePart = 5;
+// Pending updates of this part of the base's size are merged, since they would soon take more memory than the base.
+constexpr uint64_t kBasePart = 10;
 
 // Binned sums of many values.
 template <class Sum>
@@ -70,22 +69,23 @@ class BinnedBase {
 // The state of one tensor: pending updates, and the base, the sums of those merged earlier. The base is changed in
 // place. Without one, Finish folds the updates block by block, and no sums are kept.
 template <class Sum>
-class BinnedAccumulator : public Accumulator {
+class BinnedAccumulator : public ListAccumulator {
  public:
-  BinnedAccumulator(const TensorSpec& spec, tbb::task_arena& arena) : spec_(spec), arena_(arena) {}
+  using ListAccumulator::ListAccumulator;
 
   absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const override {
     return PrepareUpdate(spec_, update);
   }
-  uint64_t PrepareBytes(const ValidatedUpdate& update) const override { return cpu::PrepareBytes(spec_, update); }
 
   absl::Status Add(std::unique_ptr<PreparedUpdate> update) override {
     if (update->is_partial()) return AddPartial(static_cast<const PartialUpdate&>(*update));
     list_.Add(std::move(update));
-    return MergeIfDue();
+    return absl::OkStatus();
   }
 
-  void DeferMerges() override { defers_merges_ = true; }
+  Pending pending() const override {
+    return {list_.pending().memory_bytes(), BinnedBase<Sum>::BytesFor(num_values_) / kBasePart};
+  }
 
   absl::Status MergeFrom(Accumulator&& other) override {
     auto& from = static_cast<BinnedAccumulator&>(other);
@@ -105,18 +105,10 @@ class BinnedAccumulator : public Accumulator {
     }
     from.base_ = {};
     partials_ = sparseagg::Sum(partials_, from.partials_);
-    return MergeIfDue();
+    return absl::OkStatus();
   }
 
   bool KeepsAll() const override { return base_.empty(); }
-  void Remove(absl::Span<const uint32_t> indices) override { list_.Remove(indices); }
-  void MultiplyWeights(absl::Span<const double> factors) override {
-    spec_.aggregation.weighting = Weighting::kByWeight;
-    list_.MultiplyWeights(factors);
-  }
-
-  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder order) override { return list_.Read(order); }
-  uint64_t ReadBytes(const PreparedUpdate* next) const override { return list_.ReadBytes(next); }
 
   absl::Status FoldPending(SubmissionOrder) override {
     if (list_.updates().empty()) return absl::OkStatus();
@@ -150,7 +142,6 @@ class BinnedAccumulator : public Accumulator {
     std::memcpy(rows.tops.data(), sums.tops, num_values);
     return rows;
   }
-  PartialTotals Totals() const override { return TotalsOf(spec_, list_.weights(), partials_); }
 
   absl::StatusOr<Result> Finish(SubmissionOrder order) && override {
     RETURN_IF_ERROR(CheckOrder(spec_, order, list_.weights().size()));
@@ -159,7 +150,7 @@ class BinnedAccumulator : public Accumulator {
     const uint64_t contributors = totals.num_submissions;  // to each key, as all submissions have all keys
     const bool by_weight = a.weighting == Weighting::kByWeight;
     const double weight = by_weight ? totals.binned_weights.Value() : static_cast<double>(contributors);
-    const double divisor = a.op == Op::kMean ? TotalWeight(spec_, list_.weights(), partials_, order) : weight;
+    const double divisor = a.op == Op::kMean ? TotalWeight(spec_, totals) : weight;
     if (HasOneDivisor(spec_) && divisor == 0.0) return ZeroWeightError(spec_);
     const bool drops_all = contributors < a.min_contributors;
     const bool may_drop = a.prune_zeros || drops_all;
@@ -176,7 +167,6 @@ class BinnedAccumulator : public Accumulator {
     return may_drop ? DropRows(drops_all, std::move(result)) : std::move(result);
   }
 
-  uint64_t num_submissions() const override { return list_.weights().size(); }
   size_t memory_bytes() const override { return list_.memory_bytes() + base_.memory_bytes(); }
   uint64_t FoldBytes(const PreparedUpdate*) const override {
     return base_.empty() ? BinnedBase<Sum>::BytesFor(num_values_) : 0;
@@ -188,12 +178,6 @@ class BinnedAccumulator : public Accumulator {
   }
 
  private:
-  absl::Status MergeIfDue() {
-    if (defers_merges_) return absl::OkStatus();
-    return sparseagg::MergeIfDue(spec_, list_.pending(), base_.memory_bytes() / kBasePart,
-                                 CurrentTuning().min_pending_bytes, [this] { return FoldPending({}); });
-  }
-
   // Counts the submissions of a partial and merges its rows, or throws std::bad_alloc and does neither.
   absl::Status AddPartial(const PartialUpdate& partial) {
     MakeBase();
@@ -248,9 +232,7 @@ class BinnedAccumulator : public Accumulator {
   std::vector<BinnedSource> Sources() const {
     std::vector<BinnedSource> sources;
     sources.reserve(list_.updates().size());
-    for (const auto& update : list_.updates()) {
-      if (update != nullptr) sources.push_back({update->values, {update->factor, update->weight}});
-    }
+    list_.ForEach([&](const CpuUpdate& update) { sources.push_back({update.values, {update.factor, update.weight}}); });
     return sources;
   }
 
@@ -315,13 +297,8 @@ class BinnedAccumulator : public Accumulator {
     return CutAndLayOut(spec_, kept, std::move(result));
   }
 
-  TensorSpec spec_;  // only MultiplyWeights changes it
-  tbb::task_arena& arena_;
   const uint64_t num_values_ = SaturatingMultiply(spec_.num_rows, spec_.row_width);
-  bool defers_merges_ = false;
-  UpdateList list_{spec_};
   BinnedBase<Sum> base_;
-  PartialTotals partials_;
 };
 
 }  // namespace
