@@ -16,6 +16,45 @@ from sparseagg._internal.spec.options import DTYPES
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
+_BLOCK_KEYS = 128  # whose gaps have as many bits as the largest one needs
+_GROUP = 8  # gaps of any width together fill whole bytes
+
+
+def pack_keys(keys: Array) -> bytes:
+    """Returns the bytes of DELTA_BITPACKED, whose first_key is the first key; keys strictly ascend.
+
+    For installations without the engine, which does the same ten times as fast: plain keys of the smallest values are
+    twice the bytes.
+    """
+    num_blocks = -(-len(keys) // _BLOCK_KEYS)
+    blocks = np.zeros((num_blocks, _BLOCK_KEYS), np.uint64)
+    blocks.reshape(-1)[1 : len(keys)] = keys[1:] - keys[:-1] - keys.dtype.type(1)
+    widths = _bit_lengths(blocks.max(axis=1))
+    pieces = [b""] * num_blocks
+    for width in np.unique(widths).tolist():
+        of_width = np.flatnonzero(widths == width)
+        groups = blocks[of_width].reshape(-1, _GROUP)
+        words = np.zeros((width // 8 + 1, len(groups)), "<u8")
+        for k in range(_GROUP):
+            word, shift = divmod(k * width, 64)
+            words[word] |= groups[:, k] << np.uint64(shift)
+            if shift + width > 64:
+                words[word + 1] |= groups[:, k] >> np.uint64(64 - shift)
+        packed = np.ascontiguousarray(words.T).view(np.uint8)[:, :width].reshape(len(of_width), -1)
+        for at, block in zip(of_width.tolist(), packed):
+            pieces[at] = block.tobytes()
+    last = len(keys) - (num_blocks - 1) * _BLOCK_KEYS  # the last block ends with its last key
+    pieces[-1] = pieces[-1][: (last * int(widths[-1]) + 7) // 8]
+    return widths.tobytes() + b"".join(pieces)
+
+
+def _bit_lengths(numbers: Array) -> Array:
+    """Returns the number of bits of each number, uint8; exact for all of uint64."""
+    high, low = numbers >> np.uint64(32), numbers & np.uint64(0xFFFFFFFF)
+    lengths: Array = np.where(high > 0, 32 + np.frexp(high.astype(float))[1], np.frexp(low.astype(float))[1])
+    return lengths.astype(np.uint8, copy=False)
+
+
 # Value encodings that round, by name; all but the last are names of dtypes, too.
 NARROW = ("float32", "float16", "bfloat16", "int8_scaled")
 SCALE_BLOCK = 64  # values that share a scale

@@ -27,6 +27,7 @@ from sparseagg._internal.wire.columns import (
     encode_values,
     field_number,
     first_misfit,
+    pack_keys,
     widens,
 )
 from sparseagg.errors import InvalidArgumentError
@@ -77,16 +78,22 @@ class WireFormat:
         """Encodes keys, contiguous and little-endian, in the smallest encoding. The plain one, which wins a tie,
         borrows them.
 
-        Only the engine packs keys: without one in this installation, they are sent plain. Returns the encoding's name
-        in ``KeyEncoding`` of the proto, first_key, and the bytes.
+        Returns the encoding's name in ``KeyEncoding`` of the proto, first_key, and the bytes.
         """
-        plain = f"U{keys.dtype.itemsize * 8}"
-        engine = extension.find() if self.keys and len(keys) else None
+        plain = f"U{keys.dtype.itemsize * 8}", 0, bulk_of(keys)
+        if not self.keys or len(keys) == 0:
+            return plain
+        engine = extension.find()
         if engine is not None:
             name, data = engine.encode_keys(keys, *(each in self.keys for each in _ALL_KEYS))
-            if name != "plain":
-                return name.upper(), int(keys[0]), data
-        return plain, 0, bulk_of(keys)
+            return plain if name == "plain" else (name.upper(), int(keys[0]), data)
+        # The first keys alone mostly show that keys do not ascend.
+        if not (keys[1:64] > keys[:-1][:63]).all() or not (keys[1:] > keys[:-1]).all():
+            return plain
+        if "implicit" in self.keys and int(keys[-1]) - int(keys[0]) == len(keys) - 1:
+            return "IMPLICIT", int(keys[0]), b""
+        packed = pack_keys(keys) if "delta_bitpacked" in self.keys else None
+        return plain if packed is None or len(packed) >= keys.nbytes else ("DELTA_BITPACKED", int(keys[0]), packed)
 
 
 PLAIN = WireFormat()
