@@ -201,9 +201,7 @@ inline bool NeedsWeightSum(const TensorSpec& spec) {
 }
 
 // Whether the op multiplies values by weights; others compare values, or count them.
-inline bool MultipliesByWeight(Op op) {
-  return op == Op::kSum || op == Op::kMean || op == Op::kCoordinateMean || op == Op::kTrimmedMean;
-}
+inline bool MultipliesByWeight(Op op) { return IsSum(op) || op == Op::kTrimmedMean; }
 
 // Whether result_top_k and result_min_norm are for this tensor: the result is sparse, and its rows have norms.
 inline bool HasNorms(const TensorSpec& spec) {

@@ -52,7 +52,7 @@ def test_aio_aggregate_of_an_asynchronous_generator_says_what_to_do(client, serv
             await client.aggregate(updates(), ONE)
 
     for use in (lambda: run(job()), lambda: client.aggregate(updates(), ONE), lambda: sa.aggregate(updates(), ONE)):
-        with pytest.raises(sa.InvalidArgumentError, match="updates is no asynchronous iterator"):
+        with pytest.raises(sa.InvalidArgumentError, match="updates must not be an asynchronous iterator"):
             use()
 
 

@@ -64,12 +64,13 @@ class SparseMixin:
 
     Clients use ``sparse_mod``. Those that do not are sent the whole model, and their arrays are merged, too. A strategy
     that takes steps of its own, as FedAdam, gets the merged model from ``super().aggregate_train``, and takes its dense
-    step. One that computes from the single updates, as Bulyan, is refused. Under another strategy that calls
-    this one's methods, as Flower's wrappers for differential privacy do, all arrays travel whole, with a warning.
+    step. One that needs each client's separate update, as Bulyan, raises ``InvalidArgumentError``. Under another
+    strategy that calls this one's methods, as Flower's wrappers for differential privacy do, all arrays travel whole,
+    with a warning.
 
-    An override may copy, sort or filter the replies that it hands on: the updates of the others do not count. A reply
-    has metrics and configuration, and no arrays. An override may return other arrays than the merged ones, such as an
-    average over rounds: clients are sent the rows that differ.
+    An override may copy, sort or filter the replies that it hands on; updates whose replies it drops do not count. A
+    reply has metrics and configuration, and no arrays. An override may return other arrays than the merged ones, such
+    as an average over rounds: clients are sent the rows that differ.
 
     An update that is refused, or that comes too late, is reported like an error of its client; the others count.
 
@@ -87,7 +88,7 @@ class SparseMixin:
             By default the environment's. Clients have their own (``sparse_mod``).
         optimizer: takes the step of the server; None adds the merged differences.
         rows_down: the rows that a client is sent for training. "changed": all that others have changed since the
-            client's copy. "used": those of them that the client has changed before; the others of its copy grow old.
+            client's copy. "used": those of them that the client has changed before; its other rows stay stale.
             Then training that always uses the same rows, such as the words of a text, sees no difference. Evaluation
             is sent all changed rows. Not with a server.
         history_bytes: for the keys that changed in earlier rounds; a client whose copy is older is sent the model.
@@ -194,7 +195,7 @@ class SparseMixin:
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As the strategy's, and opens a merge."""
+        """As the strategy's; adopts the model, and opens the merge if a ledger has to pay for it."""
         if not self._streams:
             log(
                 WARNING,
@@ -255,7 +256,7 @@ class SparseMixin:
             raise
         except Exception as error:  # of any kind, since clients send anything: this one fails, and no other
             kind = "" if isinstance(error, sa.SparseaggError) else f"{type(error).__name__}: "
-            reply.content.clear()  # as without_arrays
+            reply.content.clear()  # breaks cycles of references: see without_arrays
             return refused(reply, f"{kind}{error}")
         reply.content = without_arrays(reply.content)
         return reply
@@ -311,8 +312,8 @@ class SparseMixin:
             log(INFO, "aggregate_train: %s", merge.choice)
             left_out.update(client for client in merge.choice.clients if merge.choice[client] == 0)
         lost = {self._counted[client] for client in left_out}
-        alike = [reply for reply in valid if reply.metadata.src_node_id not in lost]
-        metrics = averaged(alike, self._metrics_fn or self.train_metrics_aggr_fn, self.weighted_by_key)
+        counted = [reply for reply in valid if reply.metadata.src_node_id not in lost]
+        metrics = averaged(counted, self._metrics_fn or self.train_metrics_aggr_fn, self.weighted_by_key)
         self._advance(tables, changed)
         return self._known()[0].record, metrics
 

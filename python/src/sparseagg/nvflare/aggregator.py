@@ -41,8 +41,9 @@ class SparseAggregator(ModelAggregator):
     and bools are rounded to nearest. Tensors in ``sparse``: rows that a client did not send, or the whole tensor, are
     "not touched"; ``op`` says what that means. A client may also send all rows, as a dense array.
 
-    Values that are not finite, and that a client has left as they were in the server's model, such as −inf in a mask,
-    are no change. A value that all clients have changed gets their mean. The params_type of most clients counts.
+    A value that is not finite and that a client has left unchanged, such as −inf in a mask, counts as no change. A
+    value that all clients have changed gets their mean. Only results with the most frequent params_type count; on a
+    tie, those with DIFF.
 
     Life cycle, by NVFlare: ROUND_STARTED and BEFORE_TRAIN_TASK (which show the model), accepts, aggregate, reset. State
     of a round is in memory alone: as with NVFlare's own aggregators, a server that restarts repeats the round.
@@ -56,8 +57,8 @@ class SparseAggregator(ModelAggregator):
             A client votes for no change of rows that it did not send, unless ``options`` have absent="skip".
         server: "host:port" of a sparseagg server that merges, or "host:port,host:port" of a cluster's servers; None:
             this process does.
-        aggregation_weights: factors of the weights, by client name; 0: the result does not count. (NVFlare applies
-            those of the recipe to its own aggregator only, and the same with the next.)
+        aggregation_weights: factors of the weights, by client name; 0: the result does not count. (NVFlare gives
+            the recipe's aggregation_weights and exclude_vars to its own aggregator alone.)
         exclude_vars: a regular expression; tensors whose names it finds are left out.
         rows: whether sparse results are ``MergedRows``; False: dense arrays, for server optimisers, which need them.
         options: more options of ``sparseagg.RoundSpec``, by name, such as numerics="canonical". With any but
@@ -182,7 +183,7 @@ class SparseAggregator(ModelAggregator):
                 with updates.naming_client(client):
                     params_type, update = self._read(model)
                 self._merge_of(params_type).add(client, update, weight, model.metrics)
-            except (sa.errors.AlreadyExistsError, sa.RoundClosedError) as error:  # on a server, by somebody else
+            except (sa.errors.AlreadyExistsError, sa.RoundClosedError) as error:  # another process was first
                 self.warning(f"the result of client {client!r} does not count: {error}")
                 self._refused[client] = str(error)
                 return False
@@ -204,14 +205,14 @@ class SparseAggregator(ModelAggregator):
             self._closed = True
             # Without a result, an empty difference: an empty FULL model would replace the server's.
             params, params_type, accepted = {}, ParamsType.DIFF, {}
-            most = self._largest()
+            most = self._keep_majority()
             try:
                 if most is None:
                     raise sa.errors.FailedPreconditionError("no result counts")
                 merge = self._merges[most]
                 params, params_type = self._known().params(merge.finish(), most, self.rows), most
                 accepted = merge.accepted
-                sa.release_memory()  # that the engine keeps for a next merge, which is a round of training away
+                sa.release_memory()  # kept for the next merge, which is a round of training away
                 if merge.choice is not None:
                     self.info(f"round {self._round}: {merge.choice}")
             except sa.SparseaggError as error:  # an error here would end the job
@@ -254,7 +255,7 @@ class SparseAggregator(ModelAggregator):
             self._merges[params_type] = RoundMerge(self._known(), params_type, self._client, self._rule)
         return self._merges[params_type]
 
-    def _largest(self) -> ParamsType | None:
+    def _keep_majority(self) -> ParamsType | None:
         """Returns the params_type of most results, of two as frequent DIFF; cancels the merge of the others."""
         counts = {params_type: len(merge.accepted) for params_type, merge in self._merges.items()}
         most = max(counts, key=lambda each: (counts[each], each == ParamsType.DIFF), default=None)

@@ -55,7 +55,7 @@ def checked_updates(updates: Any) -> Any:
     """Returns ``updates``; ``InvalidArgumentError`` if they are neither a mapping nor an iterable."""
     if hasattr(updates, "__aiter__"):
         raise InvalidArgumentError(
-            "updates is no asynchronous iterator; [update async for update in updates] is a list"
+            "updates must not be an asynchronous iterator; pass [update async for update in updates]"
         )
     if isinstance(updates, (str, bytes)) or not isinstance(updates, Iterable):
         raise InvalidArgumentError(
@@ -207,7 +207,7 @@ def batches(
     ids = [checked_client_id(client_id) for client_id in client_ids]
     for client_id in ids:
         if "\n" in client_id:
-            raise InvalidArgumentError(f"client id {client_id!r} has a control character")
+            raise InvalidArgumentError(f"client id {client_id!r} has a line feed")
     every_weight = None if weights is None else _weights(weights, len(ids))
     sizes = np.fromiter((len(client_id.encode()) for client_id in ids), np.int64, len(ids))
     sizes += _HEAD_BYTES + 4 * len(columns)
