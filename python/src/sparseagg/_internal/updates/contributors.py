@@ -207,7 +207,7 @@ def batches(
     ids = [checked_client_id(client_id) for client_id in client_ids]
     for client_id in ids:
         if "\n" in client_id:
-            raise InvalidArgumentError(f"client id {client_id!r} has a line feed")
+            raise InvalidArgumentError(f"client id {client_id!r} has the control character U+000A")
     every_weight = None if weights is None else _weights(weights, len(ids))
     sizes = np.fromiter((len(client_id.encode()) for client_id in ids), np.int64, len(ids))
     sizes += _HEAD_BYTES + 4 * len(columns)
