@@ -312,8 +312,8 @@ class SparseMixin:
             log(INFO, "aggregate_train: %s", merge.choice)
             left_out.update(client for client in merge.choice.clients if merge.choice[client] == 0)
         lost = {self._counted[client] for client in left_out}
-        counted = [reply for reply in valid if reply.metadata.src_node_id not in lost]
-        metrics = averaged(counted, self._metrics_fn or self.train_metrics_aggr_fn, self.weighted_by_key)
+        counted_replies = [reply for reply in valid if reply.metadata.src_node_id not in lost]
+        metrics = averaged(counted_replies, self._metrics_fn or self.train_metrics_aggr_fn, self.weighted_by_key)
         self._advance(tables, changed)
         return self._known()[0].record, metrics
 
