@@ -133,7 +133,8 @@ TEST_F(RoundAllocationTest, WhoCounts_ChangeFails_ChangesNothingOrAllOfIt) {
       {"close", [&](Round& round) { return round.CloseWithOnly(only); }},
       {"seal", [](Round& round) { return round.Seal(); }},
       {"weights", [&](Round& round) { return round.CloseWithWeights(weights); }}};
-  for (const auto& [name, change] : changes) {
+  for (const auto& entry : changes) {
+    const std::string name = entry.first;
     SCOPED_TRACE(name);
     ForEachFailure([&](int n) {
       const auto round = Open(SumSpec(), absl::StrCat(name, n));
@@ -149,7 +150,7 @@ TEST_F(RoundAllocationTest, WhoCounts_ChangeFails_ChangesNothingOrAllOfIt) {
       {
         const BusyThread busy(context().pool);  // so that only this thread allocates
         FailingAllocation failing(n);
-        status = Try([&, &change = change] { return change(*round); });
+        status = Try([&] { return entry.second(*round); });
         failed = failing.failed();
       }
       const uint64_t num_counted = status.ok() && name != "seal" ? 1 : 2;
