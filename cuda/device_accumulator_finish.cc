@@ -101,13 +101,10 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
         absl::StrCat(Quoted(spec_), ": no result in device memory: the device has failed: ", why.message()));
   };
   if (on_cpu_ && !engine_.Probe().ok()) return failed(engine_.Probe());
-  if (on_cpu_ && IsForDevice(spec_)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        Quoted(spec_), ": no result in device memory: the device ran out of memory, and the CPU holds the sums"));
-  }
   if (on_cpu_) {
-    return absl::UnavailableError(absl::StrCat(
-        Quoted(spec_), ": no result in device memory: the device has no order statistics and no binned sums"));
+    const absl::string_view reason =
+        IsForDevice(spec_) ? "the CPU holds the sums" : "the device has no order statistics and no binned sums";
+    return absl::UnavailableError(absl::StrCat(Quoted(spec_), ": no result in device memory: ", reason));
   }
   FinishedOnDevice finished;
   const std::shared_ptr<ResultColumns> columns = engine_.NewColumns();

@@ -349,7 +349,8 @@ class Aggregator:
             FailedPreconditionError, OutOfRangeError: as of ``finish``; FailedPreconditionError also without
                 ``device="cuda"``.
             ResourceExhaustedError: the results, or the updates, do not fit the GPU's memory.
-            UnavailableError: the GPU has failed, or the memory limit has made the CPU fold updates.
+            UnavailableError: the GPU has failed, or had no memory for a merge before, or the memory limit has made the
+                CPU fold updates.
             UnimplementedError: a tensor has ``result_top_k``, ``result_min_norm`` or ``return_moments``, which the host
                 computes.
         """
