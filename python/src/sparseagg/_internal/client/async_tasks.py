@@ -1,4 +1,4 @@
-"""The calls of a client about tasks, as coroutines; ``blocking_tasks`` has the blocking twins and the documentation."""
+"""The calls of a client about tasks, as coroutines; ``blocking_client`` has the blocking twins."""
 
 from __future__ import annotations
 
