@@ -258,6 +258,7 @@ class RoundReport:
     wall_ms: float
 
 
+@dataclasses.dataclass
 class Coordinator:
     """Trains ``model`` on the clients' texts through the server, or the servers of a cluster.
 
@@ -266,26 +267,18 @@ class Coordinator:
     gradient is small at rare tokens, for which Adagrad makes up: it divides by the size of past gradients.
     """
 
-    def __init__(
-        self,
-        client: Client | Cluster,
-        *,
-        model: Model,
-        names: list[str],
-        data: list[ClientData],
-        max_pairs: int,
-        concurrency: int,
-        seed: int,
-    ) -> None:
-        self._client = client
-        self._model = model
-        self._names = names
-        self._data = data
-        self._max_pairs = max_pairs
-        self._concurrency = concurrency
-        self._seed = seed
+    client: Client | Cluster
+    model: Model
+    names: list[str]
+    data: list[ClientData]
+    max_pairs: int
+    concurrency: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        tables = self.model.tables.items()
         self.spec = RoundSpec(
-            tensors=[TensorSpec(name, dtype="float32", shape=table.shape) for name, table in model.tables.items()],
+            tensors=[TensorSpec(name, dtype="float32", shape=table.shape) for name, table in tables],
             op="mean",
             weighting="by_weight",
             return_counts=True,
@@ -296,15 +289,15 @@ class Coordinator:
     ) -> tuple[RoundReport, Result, dict[str, Submitted]]:
         """Runs round ``number``, from 1 on. Returns the submissions by client id, too, if ``keep``."""
         start = time.perf_counter()
-        opened = self._client.create_round(self.spec)
+        opened = self.client.create_round(self.spec)
         compute_s = upload_s = 0.0
         submitted: dict[str, Submitted] = {}
         with (
-            ProgressBar(label, len(self._data), "clients") as bar,
-            concurrent.futures.ThreadPoolExecutor(self._concurrency) as pool,
+            ProgressBar(label, len(self.data), "clients") as bar,
+            concurrent.futures.ThreadPoolExecutor(self.concurrency) as pool,
         ):
-            parts = pool.map(lambda k: self._take_part(opened, number, k), range(len(self._data)))
-            for name, (update, computed_s, uploaded_s) in zip(self._names, parts):
+            parts = pool.map(lambda k: self._take_part(opened, number, k), range(len(self.data)))
+            for name, (update, computed_s, uploaded_s) in zip(self.names, parts):
                 compute_s, upload_s = compute_s + computed_s, upload_s + uploaded_s
                 if keep and update is not None:
                     submitted[name] = update
@@ -317,12 +310,12 @@ class Coordinator:
         keys = 0
         for name, tensor in result.items():
             if tensor.values is not None:
-                self._model.apply(name, tensor.keys, tensor.values)
+                self.model.apply(name, tensor.keys, tensor.values)
             keys += len(tensor)
         apply_s = time.perf_counter() - applying
         opened.delete()
         info = result.info
-        row_bytes = sum(table.nbytes for table in self._model.tables.values())
+        row_bytes = sum(table.nbytes for table in self.model.tables.values())
         report = RoundReport(
             number=number,
             clients=info.num_submissions,
@@ -343,7 +336,7 @@ class Coordinator:
         """Runs client k's part of a round. Returns the submission, if its text has an example, and the seconds."""
         start = time.perf_counter()
         gradient = client_gradient(
-            self._model, self._data[k], self._max_pairs, np.random.default_rng([self._seed, number, k])
+            self.model, self.data[k], self.max_pairs, np.random.default_rng([self.seed, number, k])
         )
         computed = time.perf_counter()
         if gradient is None:
@@ -353,5 +346,5 @@ class Coordinator:
             "output": (gradient.output_keys, gradient.output_rows),
         }
         update = tensors, float(gradient.num_pairs)
-        opened.submit(self._names[k], *update)
+        opened.submit(self.names[k], *update)
         return update, computed - start, time.perf_counter() - computed
