@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "bench/gpu/native_peers.h"  // allow(include): a benchmark's own kernels
+#include "bench/gpu/native_peers.h"
 
 namespace sparseagg::bench {
 namespace {
