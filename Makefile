@@ -62,12 +62,24 @@ test-matrix: $(VENV)/.wheels $(WHEEL) server
 # OFF: without the C++ tests of the service, where `make asan` runs them, too.
 SERVICE_TESTS ?= ON
 
-INTEGRATIONS ?=
+INTEGRATIONS ?= $(patsubst tests/integrations/%/requirements.txt,%,$(wildcard tests/integrations/*/requirements.txt))
 
 .PHONY: test-integrations
 test-integrations: build ## the adapters inside the real frameworks from PyPI (INTEGRATIONS=flower; 10 minutes and more)
-	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) \
-	  scripts/test_integrations.sh $(INTEGRATIONS) -- $(PYTEST_ARGS)
+	$(MAKE) --no-print-directory -k $(INTEGRATIONS:%=test-integration-%)
+
+# Status 5 of pytest: every module was skipped.
+test-integration-%: .venv-integrations/%/.done
+	SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) LD_LIBRARY_PATH=$(CURDIR)/$(<D)/torch-stand-ins$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} \
+	  $(<D)/bin/python -m pytest tests/integrations/$* $(PYTEST_ARGS) || test $$? = 5
+
+.PRECIOUS: .venv-integrations/%/.done
+# An environment for each, since frameworks ask for different versions of what they share.
+.venv-integrations/%/.done: tests/integrations/%/requirements.txt python/pyproject.toml | deps-python
+	test -d $(@D) || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python bench/peers/install.py $<
+	SPARSEAGG_EXTENSION=off $(@D)/bin/pip install -q -e ./python
+	@touch $@
 
 RAY_VENV := build/ray-venv
 
@@ -150,9 +162,14 @@ bundle: build/$(BUNDLE)/build.ninja $(WHEEL) ## the same without the CUDA engine
 	cmake --build --preset $(BUNDLE) --target bundle
 	scripts/bundle.sh build/$(BUNDLE) $(BUNDLE_NAME)-cpu $(WHEEL)
 
+# The quick parts of its check.sh, which may leave eight files. The tests in it are those of `make test`, and a client of
+# Python calls the same server in `make wheel-check`.
 .PHONY: bundle-check
-bundle-check: $(VENV)/.test bundle ## unpack that bundle elsewhere and use it, as on a machine that has nothing
-	$(BIN)/python scripts/check_bundle.py build/$(BUNDLE)/$(BUNDLE_NAME)-cpu.tar.xz
+bundle-check: bundle ## unpack that bundle elsewhere and use it, as on a machine that has nothing
+	rm -rf build/bundle-check && mkdir build/bundle-check
+	tar -C build/bundle-check --strip-components=1 -xf build/$(BUNDLE)/$(BUNDLE_NAME)-cpu.tar.xz
+	cd build/bundle-check && env -i ./check.sh --quick --half both --within 500 --only device,bench,serve,peers,sanitizer --out out
+	cd build/bundle-check/out && test "$$(grep -cE '^(device|bench|serve|peers) +cpu .* ok ' check.txt)" = 4 -a "$$(ls | wc -l)" -le 8
 
 $(foreach bundle,gpu cpu check,build/$(bundle)-bundle/build.ninja): build/%/build.ninja: \
   CMakePresets.json build/static-libs/.done-4 | deps-build deps-test
@@ -198,7 +215,8 @@ BENCH_ARGS ?=
 BENCH_OUT := $(if $(QUICK),out/bench,bench/results)
 PEERS_VENV := .venv-peers
 PEERS_PYTHON := $(PEERS_VENV)/bin/python
-INTEGRATION = .venv-integrations/$(1)/bin/python
+BENCH_NEEDS_merge = $(PEERS_VENV)/.engine
+BENCH_NEEDS_round = $(if $(QUICK),,.venv-integrations/flower/.done .venv-integrations/nvflare/.done)
 # What the engine inside the comparison's environment is built from.
 ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda service python))
 
@@ -207,9 +225,8 @@ define BENCH_merge
 	$(PEERS_PYTHON) bench/show.py $(BENCH_OUT)/comparison.json --summary --png $(BENCH_OUT)/comparison.png
 endef
 define BENCH_round
-	$(if $(QUICK),,scripts/test_integrations.sh flower nvflare -- -q --collect-only)
 	$(BIN)/python bench/run.py round --out $(BENCH_OUT)/round.json $(if $(QUICK),--quick) \
-	  --python flwr=$(call INTEGRATION,flower) --python nvflare=$(call INTEGRATION,nvflare) $(BENCH_ARGS)
+	  --python flwr=.venv-integrations/flower/bin/python --python nvflare=.venv-integrations/nvflare/bin/python $(BENCH_ARGS)
 	$(BIN)/python bench/show.py $(BENCH_OUT)/round.json --png $(BENCH_OUT)/round.png
 endef
 define BENCH_service
@@ -217,7 +234,7 @@ define BENCH_service
 endef
 
 .PHONY: bench
-bench: build/dev/.with-python $(if $(filter merge,$(MODE)),$(PEERS_VENV)/.engine) ## measures MODE=merge, round or service, into bench/results (QUICK=1: a little, into out/bench)
+bench: build/dev/.with-python $(BENCH_NEEDS_$(MODE)) ## measures MODE=merge, round or service, into bench/results (QUICK=1: a little, into out/bench)
 	@mkdir -p $(BENCH_OUT)
 	cmake --build --preset dev --target sparseagg-server sparseagg-loadgen sparseagg_python
 	$(BENCH_$(MODE))
@@ -303,7 +320,7 @@ $(PEERS_PYTHON): | deps-python
 	$(PYTHON) -m venv $(PEERS_VENV)
 
 $(PEERS_VENV)/.peers: bench/peers/requirements.txt bench/peers/install.py bench/peers/torch_on_cpu.py | $(PEERS_PYTHON)
-	$(PEERS_PYTHON) bench/peers/install.py
+	$(PEERS_PYTHON) bench/peers/install.py $< || test -s $(PEERS_VENV)/absent.json  # a peer may be absent
 	@touch $@
 
 $(PEERS_VENV)/.engine: $(ENGINE_FILES) $(PEERS_VENV)/.peers | deps-build deps-extension

@@ -3,7 +3,8 @@
 #
 #   scripts/bundle.sh BUILD NAME WHEEL [MIB]      makes BUILD/NAME/ and BUILD/NAME.tar.xz; WHEEL is the Python package
 #
-# Fails where a program needs a shared library that is not libc's own, or the archive takes MIB (60) or more.
+# Fails where a program needs a shared library that is not libc's own or a libc newer than 2.28, or the archive takes
+# MIB (60) or more.
 set -euo pipefail
 
 if [[ $# -lt 3 || $# -gt 4 ]]; then
@@ -39,6 +40,11 @@ while IFS= read -r program; do
       status=1
     fi
   done < <(ldd "$program")
+  libc=$(objdump -T "$program" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
+  if ! printf '%s\n' "$libc" GLIBC_2.28 | sort -VC; then
+    echo "bundle: $program needs $libc" >&2
+    status=1
+  fi
 done < <(find "$folder/bin" -type f)
 
 if [[ $status -ne 0 ]]; then exit "$status"; fi

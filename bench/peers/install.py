@@ -1,6 +1,7 @@
-"""Installs the peers into the environment that runs this, each by itself, and notes why one could not be.
+"""Installs each line of a file of requirements by itself into the environment that runs this: `install.py FILE`.
 
-Writes `absent.json` into the environment: {requirement: reason}. Run again, it only does what is missing.
+Writes `absent.json` into the environment: {requirement: reason}. The exit status is 1 if a line could not be installed.
+Run again, it only does what is missing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import sys
 
 import torch_on_cpu
 
-HERE = pathlib.Path(__file__).resolve().parent
 ENVIRONMENT = pathlib.Path(sys.prefix)
 STAND_INS = ENVIRONMENT / "torch-stand-ins"
 # What torch needs to be imported, without its CUDA libraries.
@@ -42,9 +42,9 @@ def install_torch() -> None:
 
 
 def main() -> int:
-    """Installs every line of requirements.txt."""
+    """Installs every line of the file."""
     absent: dict[str, str] = {}
-    for line in (HERE / "requirements.txt").read_text(encoding="utf-8").splitlines():
+    for line in pathlib.Path(sys.argv[1]).read_text(encoding="utf-8").splitlines():
         names = line.partition("#")[0].split()
         if not names:
             continue
@@ -55,9 +55,9 @@ def main() -> int:
                 pip(*names)
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             absent[names[0]] = str(error)
-            print(f"peers: {names[0]} is absent: {error}", file=sys.stderr)
+            print(f"install: {' '.join(names)} is absent: {error}", file=sys.stderr)
     (ENVIRONMENT / "absent.json").write_text(json.dumps(absent, indent=1) + "\n", encoding="utf-8")
-    return 0
+    return 1 if absent else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests of sparseagg.nvflare in real NVFlare; scripts/test_integrations.sh makes their environment."""
+"""Tests of sparseagg.nvflare in real NVFlare; `make test-integrations` makes their environment."""
 
 import pathlib
 import sys
