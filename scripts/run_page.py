@@ -7,8 +7,7 @@ In a new folder, in the order of the page:
 
   ```python title="NAME"        writes the file NAME; so do ```html, ```json, ```toml and ```yaml
   ```diff title="NAME"          puts lines with + into the place of the lines with - before them
-  ```sh                         runs each command; all must succeed. A line that ends with "\\" goes on in the next,
-                                and "export NAME=VALUE" holds to the end of the page
+  ```sh                         runs each command; all must succeed. What they export holds to the end of the page
   ```sh title="… terminal"      starts each line in the background, until the end of the page
   ```sh title="… Ctrl-C"        stops these, runs each command, and starts the last one in the background
   ```sh title="not here: …"     is for another machine, and left out
@@ -32,26 +31,20 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+_FILES = ("python", "html", "json", "toml", "yaml")
 _BLOCK = re.compile(
-    r'^```(python|html|json|toml|yaml|diff|sh|text)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL
+    rf'^```({"|".join(_FILES)}|diff|sh|text)(?: title="([^"]*)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL
 )
-_START_TIMEOUT_S = 60
 
 
-def blocks_of(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yields language, title and content of each block."""
-    yield from _BLOCK.findall(text)
+def blocks_of(text: str) -> list[tuple[str, str, str]]:
+    """Returns language, title and content of each block."""
+    return _BLOCK.findall(text)
 
 
 def commands_of(block: str) -> list[str]:
     """Returns the commands of a block; a line that ends with a backslash is one with the next."""
     return block.replace("\\\n", "").splitlines()
-
-
-def fits(said: str, wanted: str) -> bool:
-    """Returns whether the output is the page's, in which "…" stands for anything."""
-    pattern = ".*".join(re.escape(part) for part in wanted.split("…"))
-    return re.fullmatch(pattern, said, re.DOTALL) is not None
 
 
 def change(path: Path, difference: str) -> None:
@@ -68,63 +61,53 @@ def change(path: Path, difference: str) -> None:
 def run_page(text: str, folder: Path, path: str) -> None:
     """Does what the page says in ``folder``; ``SystemExit`` at the first difference."""
     environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
-    said, command = "", ""
+    said, commands = "", ""
     with contextlib.ExitStack() as terminals:
         for language, title, content in blocks_of(text):
-            if language in ("python", "html", "json", "toml", "yaml"):
-                if title:
-                    (folder / title).write_text(content, encoding="utf-8")
+            if language in _FILES and title:
+                (folder / title).write_text(content, encoding="utf-8")
             elif language == "diff":
                 change(folder / title, content)
             elif language == "text":
-                if not fits(said, content):
-                    difference = difflib.unified_diff(
-                        content.splitlines(), said.splitlines(), "the page", command, lineterm=""
-                    )
+                if not re.fullmatch(".*".join(map(re.escape, content.split("…"))), said, re.DOTALL):
+                    both = (content.splitlines(), said.splitlines())
+                    difference = difflib.unified_diff(*both, "the page", commands, lineterm="")
                     raise SystemExit("\n".join(["run_page: other output:", *difference]))
             elif title.startswith("not here"):
                 continue
-            elif title.endswith("terminal"):
-                for command in commands_of(content):
-                    terminals.enter_context(_terminal(command, folder, environment))
-            elif title.endswith("Ctrl-C"):
-                terminals.close()
-                *before, command = commands_of(content)
-                _run_all(before, folder, environment)
-                terminals.enter_context(_terminal(command, folder, environment))
-            else:
-                command = content
-                said = _run_all(commands_of(content), folder, environment)
+            elif title.endswith(("terminal", "Ctrl-C")):
+                commands, started = "", commands_of(content)
+                if title.endswith("Ctrl-C"):
+                    terminals.close()
+                    *before, last = started
+                    _run("\n".join(before), folder, environment)
+                    started = [last]
+                for each in started:
+                    terminals.enter_context(_terminal(each, folder, environment))
+            elif language == "sh":
+                commands = content
+                said = _run(commands, folder, environment)
 
 
-def _run_all(commands: list[str], folder: Path, environment: dict[str, str]) -> str:
-    """Runs commands one after another; returns what they print. ``SystemExit`` at the first that fails.
+def _run(commands: str, folder: Path, environment: dict[str, str]) -> str:
+    """Runs a block; returns what it prints. ``SystemExit`` at the first command that fails.
 
-    What they export is put into ``environment``.
+    What it exports is put into ``environment``.
     """
-    said = ""
-    for command in commands:
-        exported = re.match(r"export (\w+)=", command)
-        if exported is not None:
-            shown = ["bash", "-c", f'{command}; printf %s "${exported[1]}"']
-            done = subprocess.run(shown, check=True, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
-            environment[exported[1]] = done.stdout
-            continue
-        done = subprocess.run(
-            ["bash", "-c", command], check=False, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
-        )
-        said += done.stdout
+    with tempfile.NamedTemporaryFile() as exported:
+        script = ["bash", "-ec", f"{commands}\nenv -0 >{exported.name}"]
+        done = subprocess.run(script, check=False, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
-            raise SystemExit(f"run_page: status {done.returncode} of: {command}\n{said}")
-    return said
+            raise SystemExit(f"run_page: status {done.returncode} of: {commands}\n{done.stdout}")
+        environment.update(re.findall(r"(\w+)=([^\0]*)\0", exported.read().decode()))
+    return done.stdout
 
 
 @contextlib.contextmanager
 def _terminal(command: str, folder: Path, environment: dict[str, str]) -> Iterator[None]:
     """Runs a server until the end; begins when it says that it listens."""
-    with subprocess.Popen(
-        ["bash", "-c", f"exec {command}"], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
-    ) as process:
+    words = ["bash", "-c", f"exec {command}"]
+    with subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
             if "listening" not in line:
@@ -132,11 +115,10 @@ def _terminal(command: str, folder: Path, environment: dict[str, str]) -> Iterat
             yield
         finally:
             process.terminate()
-            process.wait(_START_TIMEOUT_S)
 
 
-def main() -> int:
-    """Runs the command; returns its exit status."""
+def main() -> None:
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=Path)
     parser.add_argument("--bin", default=str(Path(sys.executable).parent), metavar="FOLDER")
@@ -152,8 +134,7 @@ def main() -> int:
         folders = [os.path.abspath(folder) for folder in arguments.bin.split(os.pathsep)]
         run_page(text, Path(scratch), os.pathsep.join([*folders, os.environ["PATH"]]))
     print(f"{arguments.page}: does what it says")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
