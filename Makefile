@@ -57,7 +57,7 @@ test-crash: $(VENV)/.test build
 
 # The wheel under each Python and protobuf, into docs/compatibility-table.json (30 minutes).
 test-matrix: $(VENV)/.wheels $(WHEEL) server
-	$(BIN)/python scripts/test_matrix.py $(WHEEL) --server $(CURDIR)/$(SERVER)
+	$(BIN)/python scripts/test_matrix.py $(WHEEL) $(CURDIR)/$(SERVER)
 
 # OFF: without the C++ tests of the service, where `make asan` runs them, too.
 SERVICE_TESTS ?= ON
