@@ -1,96 +1,71 @@
 #!/usr/bin/env bash
 # Installs what the project needs from Debian's packages, and nothing that is there already.
 #
-#   scripts/deps.sh GROUP...        groups: build python extension test browser sanitize bundle deploy lint cache
+#   scripts/deps.sh GROUP...        a group is a name of the list below
 #
 # Quick and offline when nothing is missing. Needs root or sudo only when something is.
 set -euo pipefail
 
-packages() {
-  case $1 in
-    build)
-      echo cmake ninja-build pkg-config
-      echo libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libssl-dev
-      echo libabsl-dev libtbb-dev libhwy-dev libsodium-dev libxxhash-dev
-      echo libcli11-dev libtomlplusplus-dev libspdlog-dev prometheus-cpp-dev
-      echo librocksdb-dev libboost-dev
-      ;;
-    python) echo python3 python3-venv ;;
-    extension) echo python3-dev dpkg-dev xz-utils ;;
-    test) echo libgtest-dev libgmock-dev faketime ;;
-    browser) echo chromium chromium-driver nodejs curl ;;
-    sanitize) echo clang-14 libclang-rt-14-dev llvm-14 ;;
-    bundle) echo dpkg-dev xz-utils ;;
-    deploy) echo podman runc netavark aardvark-dns iptables iproute2 mmdebstrap openssl ;;
-    lint) echo clang-14 clang-format-14 shellcheck git yamllint systemd ;;
-    cache) echo ccache ;;
-    *)
-      echo "deps: unknown group '$1' (build, python, extension, test, browser, sanitize, bundle, deploy, lint, cache)" >&2
-      exit 2
-      ;;
-  esac
-}
-
-# Whether a group needs no package of ours: any C++ compiler serves, any Python that makes virtual environments, and the
-# headers that this Python came with.
-have_compiler() { command -v "${CXX:-c++}" >/dev/null; }
-have_python() { "${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null; }
-have_headers() {
-  "${PYTHON:-python3}" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null
-}
-
+declare -A packages=(
+  [build]='cmake ninja-build pkg-config libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc libssl-dev
+           libabsl-dev libtbb-dev libhwy-dev libsodium-dev libxxhash-dev libcli11-dev libtomlplusplus-dev libspdlog-dev
+           prometheus-cpp-dev librocksdb-dev libboost-dev'
+  [python]='python3 python3-venv'
+  [extension]='dpkg-dev xz-utils'
+  [test]='libgtest-dev libgmock-dev faketime'
+  [browser]='chromium chromium-driver nodejs curl'
+  [sanitize]='clang-14 libclang-rt-14-dev llvm-14'
+  [bundle]='dpkg-dev xz-utils'
+  [deploy]='podman runc netavark aardvark-dns iptables iproute2 mmdebstrap openssl'
+  [lint]='clang-14 clang-format-14 shellcheck git yamllint systemd'
+  [cache]='ccache'
+)
+python=${PYTHON:-python3}
+find_headers='import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
 wanted=()
 for group in "$@"; do
-  names=$(packages "$group")
-  read -r -d '' -a names <<<"$names" || true
+  if [[ ! -v packages[$group] ]]; then
+    echo "deps: unknown group '$group' (${!packages[*]})" >&2
+    exit 2
+  fi
+  read -r -d '' -a names <<<"${packages[$group]}" || true
+  # Any C++ compiler serves, any Python that makes virtual environments, and the headers that this Python came with.
   case $group in
-    build) have_compiler || names+=(g++) ;;
-    python) if have_python; then names=(); fi ;;
-    extension) if have_headers; then names=(dpkg-dev xz-utils); fi ;;
+    build) command -v "${CXX:-c++}" >/dev/null || names+=(g++) ;;
+    python) if "$python" -c 'import ensurepip, venv' 2>/dev/null; then names=(); fi ;;
+    extension) "$python" -c "$find_headers" 2>/dev/null || names+=(python3-dev) ;;
   esac
   wanted+=("${names[@]}")
 done
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   # Not Debian or one of its children: go on when the tools are there by other means.
-  missing=()
   for tool in cmake ninja pkg-config protoc grpc_cpp_plugin; do
-    command -v "$tool" >/dev/null || missing+=("$tool")
+    if ! command -v "$tool" >/dev/null; then
+      echo "deps: no $tool, and no apt-get. Please install by hand what Debian 12 has in: ${wanted[*]}" >&2
+      exit 1
+    fi
   done
-  if [[ ${#missing[@]} -eq 0 ]]; then exit 0; fi
-  {
-    echo "deps: this system has no apt-get, so please install these by hand: ${missing[*]}"
-    echo "deps: in Debian 12 the packages are: ${wanted[*]}"
-  } >&2
-  exit 1
+  exit 0
 fi
 
+# dpkg-query fails when it does not know one of the names; what it prints still counts.
+# shellcheck disable=SC2016  # ${…} is dpkg-query's own
+installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null || true)
 missing=()
-if [[ ${#wanted[@]} -gt 0 ]]; then
-  # dpkg-query fails when it does not know one of the names; what it prints still counts.
-  # shellcheck disable=SC2016  # ${…} is dpkg-query's own
-  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null || true)
-  for package in "${wanted[@]}"; do
-    [[ $'\n'"$installed"$'\n' == *$'\n'"installed $package"$'\n'* ]] || missing+=("$package")
-  done
-fi
+for package in "${wanted[@]}"; do
+  grep -qxF "installed $package" <<<"$installed" || missing+=("$package")
+done
 if [[ ${#missing[@]} -eq 0 ]]; then exit 0; fi
 
 as_root=()
 if [[ $(id -u) -ne 0 ]]; then
+  as_root=(sudo)
   if ! command -v sudo >/dev/null; then
     echo "deps: missing, and neither root nor sudo to install them: ${missing[*]}" >&2
     exit 1
   fi
-  as_root=(sudo)
 fi
-
-echo "deps: installing ${missing[*]}"
+echo "deps: installing ${missing[*]}, as Debian 12 (bookworm) calls them"
 "${as_root[@]}" apt-get -q update
-if ! "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "${missing[@]}"; then
-  {
-    echo "deps: apt-get could not install all of: ${missing[*]}"
-    echo "deps: the names are those of Debian 12 (bookworm); scripts/deps.sh holds the list"
-  } >&2
-  exit 1
-fi
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends "${missing[@]}"
