@@ -220,24 +220,16 @@ BENCH_NEEDS_round = $(if $(QUICK),,.venv-integrations/flower/.done .venv-integra
 # What the engine inside the comparison's environment is built from.
 ENGINE_FILES = $(wildcard $(shell git ls-files CMakeLists.txt cmake host cuda service python))
 
-define BENCH_merge
-	$(PEERS_PYTHON) bench/run.py merge --out $(BENCH_OUT)/comparison.json $(if $(QUICK),--quick) $(BENCH_ARGS)
-	$(PEERS_PYTHON) bench/show.py $(BENCH_OUT)/comparison.json --summary --png $(BENCH_OUT)/comparison.png
-endef
-define BENCH_round
-	$(BIN)/python bench/run.py round --out $(BENCH_OUT)/round.json $(if $(QUICK),--quick) \
-	  --python flwr=.venv-integrations/flower/bin/python --python nvflare=.venv-integrations/nvflare/bin/python $(BENCH_ARGS)
-	$(BIN)/python bench/show.py $(BENCH_OUT)/round.json --png $(BENCH_OUT)/round.png
-endef
-define BENCH_service
-	$(BIN)/python bench/run.py service --out $(BENCH_OUT)/service.json $(if $(QUICK),--quick) $(BENCH_ARGS)
-endef
+BENCH_FILE = $(BENCH_OUT)/$(MODE:merge=comparison)
+BENCH_PYTHON = $(if $(filter merge,$(MODE)),$(PEERS_PYTHON),$(BIN)/python)
+BENCH_round = --python flwr=.venv-integrations/flower/bin/python --python nvflare=.venv-integrations/nvflare/bin/python
 
 .PHONY: bench
 bench: build/dev/.with-python $(BENCH_NEEDS_$(MODE)) ## measures MODE=merge, round or service, into bench/results (QUICK=1: a little, into out/bench)
 	@mkdir -p $(BENCH_OUT)
 	cmake --build --preset dev --target sparseagg-server sparseagg-loadgen sparseagg_python
-	$(BENCH_$(MODE))
+	$(BENCH_PYTHON) bench/run.py $(MODE) --out $(BENCH_FILE).json $(if $(QUICK),--quick) $(BENCH_$(MODE)) $(BENCH_ARGS)
+	$(if $(filter service,$(MODE)),,$(BENCH_PYTHON) bench/show.py $(BENCH_FILE).json --summary --png $(BENCH_FILE).png)
 
 ## Build
 
@@ -303,16 +295,9 @@ $(VENV)/.test: $(VENV)/.demo
 	SPARSEAGG_EXTENSION=off $(BIN)/pip install -q -e './python[plot,engine,test]'
 	@touch $@
 
-$(VENV)/.wheels: $(VENV)/.test scripts/requirements-wheels.txt
-	$(BIN)/pip install -q -r scripts/requirements-wheels.txt
-	@touch $@
-
-$(VENV)/.lint: $(VENV)/.test scripts/requirements-lint.txt
-	$(BIN)/pip install -q -r scripts/requirements-lint.txt
-	@touch $@
-
-$(VENV)/.deploy: $(VENV)/.lint scripts/requirements-deploy.txt
-	$(BIN)/pip install -q -r scripts/requirements-deploy.txt
+$(VENV)/.deploy: $(VENV)/.lint
+$(addprefix $(VENV)/.,wheels lint deploy): $(VENV)/.%: scripts/requirements-%.txt $(VENV)/.test
+	$(BIN)/pip install -q -r $<
 	@touch $@
 
 # The comparison's environment: other libraries, and the package as anybody would install it.

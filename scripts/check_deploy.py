@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks deploy/ as far as that goes without a server, a cluster or a container engine.
 
-The expressions of the alert rules and of the dashboard must parse as PromQL, and alerts_test.yml, which promtool
-runs, must have a case for every alert. The Helm chart must pass Helm's own lint and render, under several sets of
+The expressions of the dashboard must parse as PromQL, and alerts_test.yml, which promtool runs, must have a case for
+every alert. The Helm chart must pass Helm's own lint and render, under several sets of
 values, to what the schemas of Kubernetes allow; other sets it must refuse. So must the manifests of clusters. Whether
 flags, ports, paths and metrics are those of the server is for tests/python/repository/test_deploy.py, which has one.
 
@@ -11,6 +11,7 @@ Prints one line a finding and exits 1 if there are any. Needs the packages of sc
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -23,17 +24,13 @@ import yaml
 
 try:
     import helm_python
-
-    HAS_HELM = True
 except ImportError:  # it has no package for some machines
-    HAS_HELM = False
+    helm_python = None  # type: ignore[assignment]
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 CHART = DEPLOY / "helm" / "sparseagg"
 # The oldest that Chart.yaml takes, and one of today.
 KUBERNETES = ("1.25", "1.34")
-# Resources of operators, which Kubernetes has no schemas of.
-FOREIGN_GROUPS = ("monitoring.coreos.com/",)
 
 ACCEPTED: dict[str, dict[str, Any]] = {
     "the defaults": {},
@@ -96,53 +93,34 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 def check_queries() -> Iterator[str]:
-    """The alert rules and their cases, and the dashboard's expressions."""
-    alerts = DEPLOY / "prometheus" / "alerts.yml"
-    groups = yaml.safe_load(alerts.read_text(encoding="utf-8"))["groups"]
-    expressions = [(alerts, rule["alert"], rule["expr"]) for group in groups for rule in group["rules"]]
-    cases = (DEPLOY / "prometheus" / "alerts_test.yml").read_text(encoding="utf-8")
-    for _, name, _ in expressions:
-        if f'alertname="{name}"' not in cases:
-            yield f"alerts_test.yml: no case for {name}"
-    dashboard = DEPLOY / "grafana" / "sparseagg.json"
-    for panel in json.loads(dashboard.read_text(encoding="utf-8"))["panels"]:
-        # Grafana puts a duration in its place.
-        texts = [target["expr"].replace("$__rate_interval", "1m") for target in panel["targets"]]
-        expressions += [(dashboard, panel["title"], text) for text in texts]
-    for path, name, text in expressions:
-        try:
-            promql_parser.parse(text)
-        except ValueError as error:
-            yield f"{path.name}: {name}: {error}"
+    """A case for every alert, and the dashboard's expressions; promtool parses those of the alerts."""
+    groups = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text(encoding="utf-8"))["groups"]
+    cases = (DEPLOY / "prometheus/alerts_test.yml").read_text(encoding="utf-8")
+    alerts = [rule["alert"] for group in groups for rule in group["rules"]]
+    yield from (f"alerts_test.yml: no case for {name}" for name in alerts if f'alertname="{name}"' not in cases)
+    for panel in json.loads((DEPLOY / "grafana/sparseagg.json").read_text(encoding="utf-8"))["panels"]:
+        for target in panel["targets"]:
+            try:  # Grafana puts a duration in the variable's place.
+                promql_parser.parse(target["expr"].replace("$__rate_interval", "1m"))
+            except ValueError as error:
+                yield f"sparseagg.json: {panel['title']}: {error}"
 
 
-def check_manifests(rendered: dict[str, str]) -> Iterator[str]:
-    """Against the schemas of Kubernetes."""
-    for name, text in rendered.items():
-        if not name.endswith(".yaml"):
-            continue
-        for manifest in yaml.safe_load_all(text):
-            if manifest is None or manifest["apiVersion"].startswith(FOREIGN_GROUPS):
-                continue
-            for version in KUBERNETES:
-                try:
-                    kubernetes_validate.validate(manifest, version, strict=True)
-                except kubernetes_validate.ValidationError as error:
-                    yield f"{name}: Kubernetes {version}: {error.message}"
-
-
-def check_clusters() -> Iterator[str]:
-    """The manifests of clusters; of KubeRay's resources, which Kubernetes has no schema of, the pods."""
-    for path in sorted([*DEPLOY.glob("statefulset/*.yaml"), *DEPLOY.glob("kuberay/*.yaml")]):
-        plain, pods = [], []
-        for manifest in yaml.safe_load_all(path.read_text(encoding="utf-8")):
-            if not manifest["apiVersion"].startswith("ray.io/"):
-                plain.append(manifest)
-                continue
+def check_manifests(name: str, text: str) -> Iterator[str]:
+    """Against the schemas of Kubernetes, which has none of operators' resources; of KubeRay's, the pods."""
+    for manifest in filter(None, yaml.safe_load_all(text)):
+        checked = [manifest]
+        if manifest["apiVersion"].startswith("ray.io/"):
             groups = [manifest["spec"]["headGroupSpec"], *manifest["spec"]["workerGroupSpecs"]]
-            pods += [group["template"] for group in groups]
-        wrapped = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, **pod} for pod in pods]
-        yield from check_manifests({f"{path.parent.name}/{path.name}": yaml.safe_dump_all([*plain, *wrapped])})
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}}
+            checked = [{**pod, **group["template"]} for group in groups]
+        elif manifest["apiVersion"].startswith("monitoring.coreos.com/"):
+            checked = []
+        for each, version in itertools.product(checked, KUBERNETES):
+            try:
+                kubernetes_validate.validate(each, version, strict=True)
+            except kubernetes_validate.ValidationError as error:
+                yield f"{name}: Kubernetes {version}: {error.message}"
 
 
 def check_chart() -> Iterator[str]:
@@ -157,7 +135,9 @@ def check_chart() -> Iterator[str]:
             except helm_python.HelmError as error:
                 yield f"chart with {name}: {error}"
                 continue
-            yield from (f"chart with {name}: {finding}" for finding in check_manifests(rendered))
+            for file, text in rendered.items():
+                if file.endswith(".yaml"):
+                    yield from check_manifests(f"chart with {name}: {file}", text)
         for name, values in REFUSED.items():
             try:
                 chart.validate_schema(values)
@@ -168,8 +148,10 @@ def check_chart() -> Iterator[str]:
 
 def main() -> int:
     """Runs the command; returns its exit status."""
-    findings = [*check_queries(), *check_clusters()]
-    if HAS_HELM:
+    findings = [*check_queries()]
+    for path in sorted([*DEPLOY.glob("statefulset/*.yaml"), *DEPLOY.glob("kuberay/*.yaml")]):
+        findings += check_manifests(f"{path.parent.name}/{path.name}", path.read_text(encoding="utf-8"))
+    if helm_python is not None:
         findings += check_chart()
     else:
         print("check_deploy: the chart was not checked: helm-python-sdk is not installed")
