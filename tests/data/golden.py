@@ -1,4 +1,10 @@
-"""The golden suite in Python: cases to wire bytes and expected pages. tests/data/golden.proto has the format."""
+"""The golden suite: cases to wire bytes and expected pages, bit for bit, in golden.json.
+
+A case has a name, a comment, and as proto3 JSON: `spec`; `chunks`, the bytes of each UpdateChunk in order of sending,
+without its round; `format`, how the result is asked for; `expected`, a ResultPage for each tensor, left out where only
+a refusal is of interest; `expectedCode` and `expectedMessageContains` of the one refusal: of CreateRound if there are
+no chunks, else of the first chunk or commit refused (other clients' submissions count), else of the failed merge.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@
 #include "service/rounds/upload.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/rounds.h"
-#include "tests/service/support/three_tensors.h"
+#include "tests/service/support/wire.h"
 
 namespace sparseagg::service {
 namespace {

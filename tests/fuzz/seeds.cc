@@ -12,7 +12,7 @@
 #include "host/updates/update.h"
 #include "host/wire/delta_keys.h"
 #include "tests/fuzz/partials.h"
-#include "tests/service/support/three_tensors.h"
+#include "tests/service/support/wire.h"
 
 namespace sparseagg::service {
 namespace {

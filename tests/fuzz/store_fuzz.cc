@@ -17,7 +17,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/rounds.h"
 #include "tests/service/support/temporary_directory.h"
-#include "tests/service/support/three_tensors.h"
+#include "tests/service/support/wire.h"
 
 namespace sparseagg::service {
 namespace {

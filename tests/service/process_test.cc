@@ -1,4 +1,4 @@
-// sparseagg-server as a process: starting, settings, connections, logs.
+// sparseagg-server as a process: starting, settings, connections, logs, and how it stops on a signal.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -8,14 +8,20 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <memory>
+#include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "host/cpu/simd/kernels.h"
 #include "service/net/listener.h"
+#include "tests/service/support/raw_client.h"
 #include "tests/service/support/server_fixture.h"
 #include "tests/service/support/server_process.h"
 
@@ -23,9 +29,11 @@ namespace sparseagg::service {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
+using Code = absl::StatusCode;
 
 std::pair<std::string, uint16_t> SplitAddress(const std::string& address) {
   const size_t colon = address.rfind(':');
@@ -55,14 +63,6 @@ int Connect(const sockaddr_in& to) {
   if (connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0) return fd;
   close(fd);
   return -1;
-}
-
-TEST(ProcessTest, Start_PortZero_PrintsTheOneItFound) {
-  ServerProcess server;
-  EXPECT_THAT(server.address(), MatchesRegex("127\\.0\\.0\\.1:[1-9][0-9]*"));
-  EXPECT_EQ(InfoOf(server).engine(), "cpu");
-  server.Signal(SIGTERM);
-  EXPECT_EQ(server.Wait(), 0) << server.Log();
 }
 
 // A temporary file with a shared record lock, held until End or the destructor.
@@ -217,6 +217,173 @@ TEST(ProcessTest, Log_Json_HasRoundsTimelineAndTraceparent) {
   // Nothing else writes to standard error, not even oneTBB about fewer cores than threads.
   for (const absl::string_view line : absl::StrSplit(server.Log(), '\n', absl::SkipEmpty())) {
     EXPECT_TRUE(absl::StartsWith(line, "{")) << line;
+  }
+}
+
+// ---- The log of sparseagg-server as a process: its content, and a server whose log nobody reads.
+
+// A pipe without a reader, with room for a few dozen lines.
+struct StalledPipe {
+  StalledPipe() {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    EXPECT_GE(fcntl(ends[1], F_SETPIPE_SZ, 4096), 0);
+    read = OwnedFd(ends[0]);
+    write = OwnedFd(ends[1]);
+  }
+  OwnedFd read{-1};
+  OwnedFd write{-1};
+};
+
+void MakeManyLines(Client& client) {
+  for (int i = 0; i < 50; ++i) {
+    ASSERT_THAT(client.Create(SumSpec(), "r"), IsOk());
+    ASSERT_THAT(client.Delete("rounds/r"), IsOk());
+  }
+}
+
+TEST(ProcessLogTest, NobodyReads_HoldsUpNeitherCallsNorTheStop) {
+  const StalledPipe log;
+  ServerProcess server({}, {}, log.write.get());
+  Client client(server.address());
+  MakeManyLines(client);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+}
+
+TEST(ProcessLogTest, NobodyReads_ASecondSignalStillEndsTheServerAtOnce) {
+  const StalledPipe log;
+  ServerProcess server({"--drain-delay", "600s"}, {}, log.write.get());
+  Client client(server.address());
+  MakeManyLines(client);
+  server.Signal(SIGTERM);
+  server.Signal(SIGINT);  // either of the two may arrive second
+  EXPECT_THAT(server.Wait(), AnyOf(128 + SIGTERM, 128 + SIGINT));
+}
+
+TEST(ProcessLogTest, Call_IsLoggedOnceItIsKnownToBeGood) {
+  ServerProcess server;
+  Client client(server.address());
+  EXPECT_THAT(client.Delete("rounds/none"), HasCode(Code::kNotFound));
+  EXPECT_THAT(client.Create({}, "bad"), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(client.Aggregate({}, {}), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(client.Create(SumSpec(), "good"), IsOk());
+  EXPECT_THAT(client.Create(SumSpec(7), "good"), HasCode(Code::kAlreadyExists));
+  EXPECT_THAT(client.Cancel("rounds/good", std::string(2000, 'x')), HasCode(Code::kInvalidArgument));
+  EXPECT_THAT(client.Finish("rounds/good"), IsOk());
+  EXPECT_THAT(client.Cancel("rounds/good"), HasCode(Code::kFailedPrecondition));
+  EXPECT_THAT(client.Aggregate(SumSpec(), {}), IsOk());
+  EXPECT_THAT(client.Delete("rounds/good"), IsOk());
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  const std::string log = server.Log();
+  EXPECT_THAT(log,
+              AllOf(HasSubstr("method=CreateRound round=good"), HasSubstr("method=Aggregate"),
+                    HasSubstr("method=CloseRound round=rounds/good"), HasSubstr("method=DeleteRound round=rounds/good"),
+                    Not(HasSubstr("rounds/none")), Not(HasSubstr("bad")), Not(HasSubstr("method=CancelRound"))));
+  EXPECT_EQ(log.find("method=CreateRound"), log.rfind("method=CreateRound"));
+}
+
+TEST(ProcessLogTest, FewFiles_FewerConnectionsThanAskedFor_IsLogged) {
+  ServerProcess server({"--max-connections", "1000000000", "--memory-limit", "0"});
+  Client client(server.address());
+  grpc::ClientContext context;
+  v1::ServerInfo info;
+  ASSERT_THAT(FromGrpc(client.stub().GetServerInfo(&context, {}, &info)), IsOk());
+  EXPECT_TRUE(server.AwaitLog(
+      absl::StrCat("few_files max_connections=1000000000 connections=", info.limits().max_connections(), "\n")));
+}
+
+TEST(ProcessLogTest, MuchMemoryPerTenant_AllThatRoundsHave_IsLogged) {
+  ServerProcess server({"--memory-limit", "256MiB", "--max-memory-per-tenant", "256MiB"});
+  EXPECT_TRUE(server.AwaitLog("much_memory_per_tenant max_memory_per_tenant=268435456 memory_of_rounds="));
+}
+
+TEST(ProcessLogTest, RefusedSubmission_IsLoggedWithClientAndReason) {
+  ServerProcess server;
+  Client client(server.address());
+  ASSERT_THAT(client.Create(SumSpec(10), "r"), IsOk());
+  EXPECT_THAT(client.SubmitUnary({MakeChunk("rounds/r", "a b", {10}, {1})}), HasCode(Code::kInvalidArgument));
+  ASSERT_TRUE(server.AwaitLog("submission_refused"));
+  EXPECT_THAT(server.Log(), HasSubstr("submission_refused round=r client=\"a b\" code=INVALID_ARGUMENT reason=\""));
+}
+
+TEST(ProcessLogTest, Traceparent_IsCutToItsLength) {
+  ServerProcess server;
+  Client client(server.address());
+  grpc::ClientContext context;
+  context.AddMetadata("traceparent", std::string(7000, 'z'));
+  v1::CreateRoundRequest request;
+  request.set_round_id("r");
+  *request.mutable_spec() = SumSpec();
+  v1::Round round;
+  ASSERT_THAT(FromGrpc(client.stub().CreateRound(&context, request, &round)), IsOk());
+  EXPECT_TRUE(server.AwaitLog("traceparent=" + std::string(55, 'z') + "\n"));
+}
+
+// ---- How sparseagg-server stops on a signal.
+
+// An upload whose first chunk has arrived at the server.
+struct HalfUpload {
+  explicit HalfUpload(const ServerProcess& server) : client(server.address()) {
+    EXPECT_THAT(client.Create(SumSpec(), "r"), IsOk());
+    writer = client.stub().SubmitUpdate(&context, &submission);
+    EXPECT_TRUE(writer->Write(MakeChunk("rounds/r", "a", {1}, {1}, 0, false)));
+    while (client.Get("rounds/r")->num_uploads() != 1) {
+    }
+  }
+
+  Client client;
+  grpc::ClientContext context;
+  v1::CommitSubmissionResponse submission;
+  std::unique_ptr<grpc::ClientWriter<v1::UpdateChunk>> writer;
+};
+
+TEST(ProcessStopTest, Sighup_StopsLikeSigterm) {
+  ServerProcess server({"--shutdown-deadline", "60s"});
+  server.Signal(SIGHUP);
+  ASSERT_TRUE(server.AwaitLog("draining"));
+  server.Signal(SIGHUP);  // a terminal that closes may send two; the second must not kill
+  EXPECT_EQ(server.Wait(), 0) << server.Log();
+  EXPECT_THAT(server.Log(), HasSubstr("stopped"));
+}
+
+TEST(ProcessStopTest, Sighup_WhereItIsIgnored_StopsNothing) {
+  ServerProcess server({}, {}, -1, {"nohup"});
+  server.Signal(SIGHUP);
+  EXPECT_THAT(Client(server.address()).Create(SumSpec(), "r"), IsOk());
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_THAT(server.Log(), HasSubstr("draining signal=15"));
+}
+
+TEST(ProcessStopTest, Sigterm_StreamThatNeverEnds_IsCutAtTheDeadline) {
+  ServerProcess server({"--shutdown-deadline", "50ms"});
+  HalfUpload upload(server);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_THAT(FromGrpc(upload.writer->Finish()), HasCode(Code::kUnavailable));
+}
+
+TEST(ProcessStopTest, Sigterm_ReadersThatTakeNothing_AreCutAfterTheDeadline) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/process_stop_test.", getpid());
+  for (const std::string& address : {std::string("127.0.0.1:0"), "unix:" + path}) {
+    ServerProcess server({"--grpc-address", address, "--shutdown-deadline", "50ms", "--log-level", "debug"});
+    Client client(server.address());
+    ASSERT_THAT(client.Create(SumSpec(1'000'000), "r"), IsOk());
+    std::vector<uint32_t> keys(400'000);
+    std::iota(keys.begin(), keys.end(), 0);
+    ASSERT_THAT(client.SubmitUnary({MakeChunk("rounds/r", "a", keys, std::vector<float>(keys.size(), 1))}), IsOk());
+    ASSERT_THAT(client.Finish("rounds/r"), IsOk());
+    v1::GetResultRequest request;
+    request.set_name("rounds/r");
+    request.set_max_page_bytes(2 << 20);
+    RawClient stuck(server.address(), RawClient::kWideWindow);
+    for (int i = 0; i < 4; ++i) stuck.Call("GetResult", request);
+    ASSERT_TRUE(stuck.ok());
+    ASSERT_TRUE(server.AwaitLog("method=GetResult"));
+    server.Signal(SIGTERM);
+    EXPECT_EQ(server.Wait(), 0) << address;
   }
 }
 

@@ -116,6 +116,11 @@ def test_leaf_is_the_clients_own_digest(certifying, keys):
         rnd = client.create_round(sa.RoundSpec([SPEC.tensors[0]], certificate=True))
         sent = rnd.submit("c", update)
         leaf = decode_cbor(sa.certificates.receipt(rnd, "c").leaf)
+        weighted = client.create_round(SPEC)
+        # Of half, single and double precision in deterministic CBOR, which decode_cbor takes alone.
+        for weight in (0.0, 5.960464477539063e-8, 0.00006103515625, 65504.0, 100000.0, 3.4028234663852886e38, 1.1):
+            weighted.submit(f"of {weight}", _update(np.random.default_rng(7)), weight=weight)
+            assert decode_cbor(sa.certificates.receipt(weighted, f"of {weight}").leaf)[3] == weight
     mib = 1 << 20
     digests = b""
     for data in (update["emb"][0].astype("<u8").tobytes(), update["emb"][1].astype("<f4").tobytes()):

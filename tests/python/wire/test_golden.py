@@ -105,3 +105,26 @@ def test_golden_server_answers_with_the_pages(case, server):
         assert round_.num_refused == len(replay.refusals)
         expected = [json_format.ParseDict(page, pb.ResultPage()) for page in case["expected"]]
         assert replay.pages(name, round_.spec) == expected
+
+
+@pytest.mark.parametrize("case", SUITE, ids=lambda case: case["name"])
+def test_golden_server_answers_one_call_with_the_same_bits(case, server):
+    def requests():
+        first = pb.AggregateRequest(spec=json_format.ParseDict(case["spec"], pb.RoundSpec()))
+        json_format.ParseDict(case.get("format", {}), first.format)
+        yield first
+        for text in case.get("chunks", []):
+            yield pb.AggregateRequest(chunk=pb.UpdateChunk.FromString(base64.b64decode(text)))
+
+    with grpc.insecure_channel(server.address) as channel:
+        pages = make_stub(channel).Aggregate(requests())
+        if code := case.get("expectedCode", 0):
+            with pytest.raises(grpc.RpcError) as refused:
+                list(pages)
+            assert refused.value.code().value[0] == code
+            assert case.get("expectedMessageContains", "") in refused.value.details()
+            return
+        found = list(pages)
+    for page in found:
+        page.ClearField("round")
+    assert found == [json_format.ParseDict(page, pb.ResultPage()) for page in case["expected"]]

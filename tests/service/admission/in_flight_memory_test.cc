@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "tests/service/support/event.h"
 #include "tests/service/support/in_flight_memory_fixture.h"
 #include "tests/service/support/manual_clock.h"
+#include "tests/service/support/threads.h"
 
 namespace sparseagg::service {
 namespace {

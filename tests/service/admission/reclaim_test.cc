@@ -6,8 +6,8 @@
 #include <atomic>
 #include <thread>
 
-#include "tests/service/support/busy_thread.h"
 #include "tests/service/support/in_flight_memory_fixture.h"
+#include "tests/service/support/threads.h"
 
 namespace sparseagg::service {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "service/base/clock.h"
 #include "service/base/worker_pool.h"
-#include "tests/service/support/event.h"
 #include "tests/service/support/manual_clock.h"
+#include "tests/service/support/threads.h"
 
 namespace sparseagg::service {
 namespace {

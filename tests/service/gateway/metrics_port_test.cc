@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "tests/service/support/localhost.h"
 #include "tests/service/support/server_fixture.h"
+#include "tests/service/support/tcp_pair.h"
 
 namespace sparseagg::service {
 namespace {

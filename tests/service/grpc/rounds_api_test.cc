@@ -1,19 +1,25 @@
-// The calls about the server and its rounds.
+// The calls about the server, its rounds, their timelines and their committed submissions.
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <future>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/service/support/server_fixture.h"
 
 namespace sparseagg::service {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using Code = absl::StatusCode;
 
 class RoundsApiTest : public ServerFixture {};
@@ -120,20 +126,6 @@ TEST_F(RoundsApiTest, WaitRound_ClientGivesUp_LeavesNothingBehind) {
   EXPECT_THAT(client().Finish(name), IsOk());
 }
 
-TEST_F(RoundsApiTest, CreateRound_OfACluster_HasUpTo1024Servers) {
-  v1::RoundSpec spec = SumSpec();
-  const auto add = [&](int number) {
-    v1::HomeServer& server = *spec.mutable_cluster()->add_servers();
-    server.set_address(absl::StrCat("server-", number, ":8001"));
-    server.set_http_url(absl::StrCat("http://server-", number, ":8080"));
-    server.set_instance(std::string(36, 'i'));
-  };
-  for (int i = 0; i < 1024; ++i) add(i);
-  EXPECT_THAT(client().Create(spec, "most"), IsOk());
-  add(1024);
-  EXPECT_THAT(client().Create(spec, "more"), Fails(Code::kInvalidArgument, HasSubstr("1025 servers; 1 to 1024")));
-}
-
 // Calls whose requests have only names and ids.
 TEST_F(RoundsApiTest, Calls_OfMessagesFarBeyondNames_AreRefusedUnparsed) {
   options_.limits.max_tensors = 1;
@@ -183,6 +175,125 @@ TEST_F(RoundsApiTest, Drain_NewRoundsAndWaitingAreRefusedAndOpenRoundsGoOn) {
   EXPECT_THAT(client().SubmitUnary({MakeChunk(name, "a", {1}, {1})}), IsOk());
   EXPECT_EQ(client().Get(name)->num_submissions(), 1);
   EXPECT_THAT(client().Wait(ended, absl::Seconds(60)), IsOk());
+}
+
+// ---- The timeline of a round.
+
+class TimelineTest : public ServerFixture {
+ protected:
+  v1::StageTime StageOf(const std::string& round, const std::string& stage) {
+    const auto got = client().Get(round);
+    EXPECT_THAT(got, IsOk());
+    for (const v1::StageTime& time : got->timeline().stages()) {
+      if (time.stage() == stage) return time;
+    }
+    ADD_FAILURE() << "no stage " << stage;
+    return {};
+  }
+  static absl::Duration Of(const google::protobuf::Duration& duration) {
+    return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+  }
+};
+
+TEST_F(TimelineTest, Stages_OfAWholeRound_HaveItsBytesAndAreBusy) {
+  const std::string round = Create(SumSpec());
+  const std::vector<v1::UpdateChunk> chunks = {MakeChunk(round, "a", {1, 2}, {1, 2}, 0, false),
+                                               MakeChunk(round, "a", {3}, {3}, 1, true)};
+  ASSERT_THAT(client().SubmitStream(chunks), IsOk());
+  ASSERT_THAT(client().SubmitUnary({MakeChunk(round, "b", {1}, {1})}), IsOk());
+  ASSERT_THAT(client().Finish(round), IsOk());
+  const std::string pages = client().ResultBytes(round);
+
+  const auto got = client().Get(round);
+  ASSERT_THAT(got, IsOk());
+  std::string names;
+  for (const v1::StageTime& time : got->timeline().stages()) names += time.stage() + " ";
+  EXPECT_EQ(names, "receive decode prepare merge encode ");
+  const uint64_t sent =
+      chunks[0].ByteSizeLong() + chunks[1].ByteSizeLong() + MakeChunk(round, "b", {1}, {1}).ByteSizeLong();
+  EXPECT_EQ(StageOf(round, "receive").bytes(), sent);
+  EXPECT_EQ(StageOf(round, "decode").bytes(), 32);
+  EXPECT_EQ(StageOf(round, "prepare").bytes(), 32);
+  EXPECT_EQ(StageOf(round, "merge").bytes(), 32);
+  EXPECT_EQ(StageOf(round, "encode").bytes(), pages.size());
+  for (const char* stage : {"decode", "prepare", "merge", "encode"}) {
+    EXPECT_GT(Of(StageOf(round, stage).busy()), absl::ZeroDuration()) << stage;
+  }
+}
+
+TEST_F(TimelineTest, Receive_ClientThatTakesItsTime_IsTheLongestPole) {
+  manual_time_ = true;
+  const std::string round = Create(SumSpec());
+  grpc::ClientContext context;
+  v1::CommitSubmissionResponse submission;
+  const auto writer = client().stub().SubmitUpdate(&context, &submission);
+  ASSERT_TRUE(writer->Write(MakeChunk(round, "a", {1}, {1}, 0, false)));
+  // The server reads the second chunk while it decodes the first.
+  while (client().Get(round)->num_uploads() != 1) {
+  }
+  Advance(absl::Seconds(3));
+  ASSERT_TRUE(writer->Write(MakeChunk(round, "a", {2}, {2}, 1, true)));
+  writer->WritesDone();
+  ASSERT_THAT(FromGrpc(writer->Finish()), IsOk());
+  EXPECT_EQ(Of(StageOf(round, "receive").wait()), absl::Seconds(3));
+  EXPECT_EQ(Of(StageOf(round, "receive").busy()), absl::ZeroDuration());
+  EXPECT_EQ(client().Get(round)->timeline().longest(), "receive");
+}
+
+// ---- The calls about committed submissions: ListSubmissions, WithdrawSubmission, and CloseRound with a list.
+
+class SubmissionsApiTest : public ServerFixture {};
+
+TEST_F(SubmissionsApiTest, List_LongIds_ComeInPagesThatAClientTakes) {
+  const std::string round = Create(SumSpec());
+  constexpr int kClients = 1100;
+  for (int i = 0; i < kClients; ++i) {
+    v1::UpdateChunk chunk = MakeChunk(round, absl::StrCat(1000 + i, std::string(252, 'x')), {}, {});
+    chunk.set_submission_id(std::string(256, 'y'));
+    ASSERT_THAT(client().SubmitUnary({chunk}), IsOk());
+  }
+  v1::ListSubmissionsRequest request;
+  request.set_parent(round);
+  request.set_page_size(1'000'000);
+  int seen = 0;
+  int pages = 0;
+  do {
+    const auto page = client().Submissions(request);
+    ASSERT_THAT(page, IsOk());
+    EXPECT_LE(page->ByteSizeLong(), 1 << 20);
+    for (const v1::Submission& submission : page->submissions()) {
+      EXPECT_EQ(submission.client_id().substr(0, 4), absl::StrCat(1000 + seen++));
+    }
+    request.set_page_token(page->next_page_token());
+    ++pages;
+  } while (!request.page_token().empty());
+  EXPECT_EQ(seen, kClients);
+  EXPECT_EQ(pages, 2);
+}
+
+// More than the 4 KiB of other requests.
+TEST_F(SubmissionsApiTest, CloseRound_LongList_IsTaken) {
+  const std::string name = Create(SumSpec());
+  std::vector<std::string> only;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string id = absl::StrCat("client-", i);
+    ASSERT_THAT(client().SubmitUnary({MakeChunk(name, id, {7}, {1})}), IsOk());
+    if (i % 2 == 0) only.push_back(id);
+  }
+  ASSERT_THAT(client().Close(name, only), IsOk());
+  EXPECT_THAT(ResultOf(name), ElementsAre(Pair(7, 500)));
+}
+
+TEST_F(SubmissionsApiTest, CloseRound_ListBeyondTheLimits_IsRefusedBeforeItIsParsed) {
+  options_.limits.max_message_bytes = 1 << 20;
+  options_.limits.memory_limit_bytes = uint64_t{256} << 20;
+  const std::string name = Create(SumSpec());
+  // Empty ids take two bytes on the wire, and sixty in memory.
+  EXPECT_THAT(client().Close(name, std::vector<std::string>(500'000)),
+              Fails(Code::kResourceExhausted, AllOf(HasSubstr("500001 ids"), HasSubstr("memory limit"))));
+  EXPECT_THAT(client().Close(name, std::vector<std::string>(5'000, std::string(250, 'x'))),
+              Fails(Code::kResourceExhausted, HasSubstr("max_message_bytes 1048576")));
+  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_OPEN);
 }
 
 }  // namespace

@@ -258,26 +258,6 @@ TEST_F(ConnectionTableTest, EndStuck_AnotherPeer_Stays) {
   }
 }
 
-TEST_F(HostsConnectionTableTest, NumFrom_CountsByHost) {
-  const auto first = ConnectFrom("127.0.0.1", 2);
-  auto second = ConnectFrom("127.0.0.2", 1);
-  EXPECT_EQ(connections_.NumFrom("ipv4:127.0.0.1"), 2);
-  EXPECT_EQ(connections_.NumFrom("ipv4:127.0.0.2"), 1);
-  shutdown(second[0].server.get(), SHUT_RDWR);
-  connections_.RemoveClosed();
-  EXPECT_EQ(connections_.NumFrom("ipv4:127.0.0.2"), 0);
-}
-
-TEST_F(HostsConnectionTableTest, EndIdlest_TheHostThatHoldsMostGivesWay) {
-  const auto honest = ConnectFrom("127.0.0.1", 1);  // the oldest
-  const auto greedy = ConnectFrom("127.0.0.2", 3);
-  EXPECT_TRUE(connections_.EndIdlest("ipv4:127.0.0.3"));
-  EXPECT_TRUE(greedy[0].IsEnded());
-  EXPECT_TRUE(connections_.EndIdlest("ipv4:127.0.0.2"));  // its own
-  EXPECT_TRUE(greedy[1].IsEnded());
-  EXPECT_EQ(NumEnded(honest), 0);
-}
-
 // Its connections have called a moment ago.
 TEST_F(HostsConnectionTableTest, EndIdlest_BusyConnectionsOfAGreedyHost_GiveWayToOthersOnly) {
   const auto greedy = ConnectFrom("127.0.0.2", 3);
@@ -376,14 +356,6 @@ TEST(PeerNameTest, OfEveryFamily) {
   EXPECT_EQ(PeerName(peer), "ipv4:127.0.0.1:1234");
   peer.ss_family = AF_UNIX;
   EXPECT_EQ(PeerName(peer), "unix:");
-}
-
-TEST_F(ConnectionTableTest, EndAll_EndsAll) {
-  const Pair first = Connect();
-  const Pair second = Connect();
-  connections_.EndAll();
-  EXPECT_TRUE(HasEnded(first));
-  EXPECT_TRUE(HasEnded(second));
 }
 
 }  // namespace

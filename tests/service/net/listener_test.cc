@@ -21,8 +21,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "tests/service/support/localhost.h"
+#include "service/net/address.h"
 #include "tests/service/support/manual_clock.h"
+#include "tests/service/support/round_fixture.h"
 #include "tests/service/support/tcp_pair.h"
 
 namespace sparseagg::service {
@@ -337,17 +338,6 @@ TEST_F(ListenerLimitTest, BeyondTheLimitOfItsHostOrBarred_IsRefused_AndEndsNobod
   EXPECT_EQ(keeper_.connections().num_open(), 3);
 }
 
-TEST_F(ListenerLimitTest, NeighbourOfAnAttacker_ConnectsWhenTheAttackHasEnded) {
-  keeper_.Start(*listener_);
-  ASSERT_EQ(ConnectAndAsk(0), Answer::kTaken);
-  keeper_.connections().Bar(keeper_.last());
-  EXPECT_EQ(ConnectAndAsk(1), Answer::kReset);  // the attacker again
-  keeper_.Advance(ConnectionTable::kBarInterval);
-  EXPECT_EQ(ConnectAndAsk(2), Answer::kTaken);
-  listener_->Stop();
-  EXPECT_EQ(keeper_.refused(), 1);
-}
-
 TEST_F(ListenerLimitTest, OneTooMany_TakesThePlaceOfTheHostThatHoldsMost) {
   keeper_.Start(*listener_, {.all = 4});
   const OwnedFd honest = SocketOf("127.0.0.3");
@@ -356,6 +346,21 @@ TEST_F(ListenerLimitTest, OneTooMany_TakesThePlaceOfTheHostThatHoldsMost) {
   listener_->Stop();
   EXPECT_EQ(keeper_.connections().NumFrom("ipv4:127.0.0.3"), 1);
   EXPECT_EQ(keeper_.connections().num_open(), 4);
+}
+
+TEST(CheckLoopbackTest, Address_OffThisMachine_IsRefused) {
+  for (const char* address : {"127.0.0.1:8001", "127.1.2.3:0", "localhost:1", "[::1]:1", "unix:/tmp/x", "unix:x"}) {
+    EXPECT_THAT(CheckLoopback(address, "TLS"), IsOk()) << address;
+  }
+  for (const char* address : {"0.0.0.0:1", "[::]:1", "10.0.0.1:1", "127.0.0.1.example.com:1", "example.com:1", ":1",
+                              "dns:///127.0.0.1:1", "128.0.0.1:1"}) {
+    EXPECT_THAT(CheckLoopback(address, "TLS"), Fails(absl::StatusCode::kInvalidArgument, HasSubstr("--insecure")))
+        << address;
+  }
+  for (const char* address : {"", "8001", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999", "127.0.0.1:-1", "[::1]:x"}) {
+    EXPECT_THAT(CheckLoopback(address, "TLS"), Fails(absl::StatusCode::kInvalidArgument, HasSubstr("is not HOST:PORT")))
+        << address;
+  }
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 #include <string>
 #include <thread>
 
-#include "tests/service/support/on_threads.h"
 #include "tests/service/support/round_fixture.h"
+#include "tests/service/support/threads.h"
 
 namespace sparseagg::service {
 namespace {
@@ -264,52 +264,6 @@ TEST_F(RoundRaceTest, Commit_HeldInAddWhileTheRoundIsCancelled_DoesNotCount) {
   client.join();
   EXPECT_THAT(receipt, HasCode(Code::kFailedPrecondition));
   EXPECT_EQ(round->Snapshot().num_submissions, 0);
-}
-
-TEST_F(RoundRaceTest, Submit_SameClientFromManyThreads_CountsOnce) {
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    const auto round = Open(SumSpec(), "r" + std::to_string(repeat));
-    std::atomic<int> firsts{0};
-    OnThreads(6, [&](int t) {
-      v1::UpdateChunk chunk = MakeChunk("", "a", {7}, {1});
-      chunk.set_submission_id(std::to_string(t));
-      const auto receipt = Submit(*round, chunk);
-      ASSERT_THAT(receipt, IsOk());
-      firsts += receipt->duplicate ? 0 : 1;
-    });
-    EXPECT_EQ(firsts, 1);
-    round->Close().IgnoreError();
-    EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(7, 1)));
-  }
-}
-
-TEST_F(RoundRaceTest, CommitNamed_SameUploadFromManyThreads_CountsOnce) {
-  for (int repeat = 0; repeat < 20; ++repeat) {
-    const auto round = Open(SumSpec(), "r" + std::to_string(repeat));
-    ASSERT_THAT(Put(*round, MakeChunk("", "a", {7}, {1})), IsOk());
-    std::atomic<int> firsts{0};
-    OnThreads(6, [&](int) {
-      const auto receipt = CommitNamed(*round, "a", "a-1");
-      ASSERT_THAT(receipt, IsOk());
-      firsts += receipt->duplicate ? 0 : 1;
-    });
-    EXPECT_EQ(firsts, 1);
-    EXPECT_EQ(round->Snapshot().num_submissions, 1);
-  }
-}
-
-TEST_F(RoundRaceTest, ManyRounds_ManyThreads_EachHasItsOwnSum) {
-  std::vector<std::shared_ptr<Round>> rounds;
-  for (int r = 0; r < 10; ++r) rounds.push_back(Open(SumSpec(), "r" + std::to_string(r)));
-  OnThreads(4, [&](int t) {
-    for (int r = 0; r < 10; ++r) {
-      EXPECT_THAT(Submit(*rounds[r], std::to_string(t), {3}, {static_cast<float>(r)}), IsOk());
-    }
-  });
-  for (int r = 0; r < 10; ++r) {
-    rounds[r]->Close().IgnoreError();
-    EXPECT_THAT(ResultOf(*rounds[r]), ElementsAre(Pair(3, 4.0f * r)));
-  }
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <string>
 #include <thread>
 
-#include "tests/service/support/on_threads.h"
 #include "tests/service/support/round_fixture.h"
+#include "tests/service/support/threads.h"
 
 namespace sparseagg::service {
 namespace {

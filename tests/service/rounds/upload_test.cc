@@ -116,45 +116,6 @@ TEST_F(UploadTest, Append_RepeatThatDiffersAnywhere_IsRefusedAndTheUploadGoesOn)
   EXPECT_EQ(upload->num_tuples(), 3);
 }
 
-TEST_F(UploadTest, Hash_SameContentOtherChunking_IsTheSame) {
-  const auto whole = MakeUpload(SumSpec());
-  ASSERT_THAT(Append(*whole, ChunkOf(0, true, {1, 2, 3}, {1, 2, 3})), IsOk());
-  const ContentHash expected = whole->Hash();
-
-  const auto split = MakeUpload(SumSpec());
-  ASSERT_THAT(Append(*split, ChunkOf(0, false, {1}, {1})), IsOk());
-  ASSERT_THAT(Append(*split, ChunkOf(1, false, {}, {})), IsOk());
-  ASSERT_THAT(Append(*split, ChunkOf(2, true, {2, 3}, {2, 3})), IsOk());
-  EXPECT_EQ(split->Hash(), expected);
-
-  const auto implicit = MakeUpload(SumSpec());
-  v1::UpdateChunk chunk = ChunkOf(0, true, {}, {1, 2, 3});
-  chunk.mutable_slices(0)->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
-  chunk.mutable_slices(0)->set_first_key(1);
-  ASSERT_THAT(Append(*implicit, chunk), IsOk());
-  EXPECT_EQ(implicit->Hash(), expected);
-}
-
-TEST_F(UploadTest, Hash_AnyDifference_IsAnother) {
-  const auto hash_of = [&](const v1::UpdateChunk& chunk) {
-    const auto upload = MakeUpload(SumSpec());
-    EXPECT_THAT(Append(*upload, chunk), IsOk());
-    return upload->Hash();
-  };
-  v1::UpdateChunk weighted = ChunkOf(0, true, {1, 2}, {1, 2});
-  weighted.set_weight(1.0);
-  const std::vector<ContentHash> hashes = {hash_of(ChunkOf(0, true, {1, 2}, {1, 2})),
-                                           hash_of(ChunkOf(0, true, {1, 3}, {1, 2})),
-                                           hash_of(ChunkOf(0, true, {1, 2}, {1, 3})),
-                                           hash_of(ChunkOf(0, true, {2, 1}, {2, 1})),
-                                           hash_of(ChunkOf(0, true, {1}, {1})),
-                                           hash_of(ChunkOf(0, true, {}, {})),
-                                           hash_of(weighted)};
-  for (size_t i = 0; i < hashes.size(); ++i) {
-    for (size_t j = i + 1; j < hashes.size(); ++j) EXPECT_NE(hashes[i], hashes[j]) << i << " and " << j;
-  }
-}
-
 TEST_F(UploadTest, Append_TupleLimit_IsExact) {
   v1::RoundSpec spec = SumSpec();
   spec.set_max_tuples_per_submission(3);
@@ -286,17 +247,6 @@ TEST_F(UploadTest, Append_UnionWithValues_HoldsTheKeysOnly) {
               IsOk());
   EXPECT_GE(budgets_.back()->reserved(), 40'000);
   EXPECT_LT(budgets_.back()->reserved(), 60'000);
-}
-
-TEST_F(UploadTest, Hash_TensorNamedWithoutATuple_IsAsIfNotNamed) {
-  const auto named = MakeUpload(SumSpec());
-  ASSERT_THAT(Append(*named, ChunkOf(0, true, {}, {})), IsOk());
-  const ContentHash hash = named->Hash();
-  const auto empty = MakeUpload(SumSpec());
-  v1::UpdateChunk chunk = ChunkOf(0, true, {}, {});
-  chunk.clear_slices();
-  ASSERT_THAT(Append(*empty, chunk), IsOk());
-  EXPECT_EQ(empty->Hash(), hash);
 }
 
 TEST_F(UploadTest, Append_AnotherWeightInALaterChunk_IsRefused) {

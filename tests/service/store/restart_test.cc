@@ -7,9 +7,9 @@
 
 #include "absl/time/clock.h"
 #include "service/rounds/round.h"
-#include "tests/service/support/event.h"
 #include "tests/service/support/round_fixture.h"
 #include "tests/service/support/stored_server.h"
+#include "tests/service/support/threads.h"
 #include "tests/service/support/wire.h"
 
 namespace sparseagg::service {
@@ -155,29 +155,6 @@ TEST_F(RestartTest, DiscardedUpload_DoesNotComeBack) {
   EXPECT_THAT(client().Progress(zero), HasCode(Code::kNotFound));
 }
 
-TEST_F(RestartTest, FailedRound_KeepsReasonAndReceipts) {
-  v1::RoundSpec spec = SumSpec();
-  spec.set_min_submissions(2);
-  const std::string name = Create(spec);
-  Submit(name, "a", 1);
-  const auto before = client().Finish(name);
-  ASSERT_EQ(before->state(), v1::ROUND_STATE_FAILED);
-  Restart();
-  const auto after = client().Get(name);
-  EXPECT_EQ(after->state(), v1::ROUND_STATE_FAILED);
-  EXPECT_EQ(after->state_reason(), before->state_reason());
-  EXPECT_TRUE(client().SubmitStream({MakeChunk(name, "a", {1}, {1})})->duplicate());
-}
-
-TEST_F(RestartTest, CancelledRound_KeepsItsReason) {
-  const std::string name = Create();
-  Submit(name, "a", 1);
-  ASSERT_THAT(client().Cancel(name, "enough"), IsOk());
-  Restart();
-  EXPECT_EQ(client().Get(name)->state(), v1::ROUND_STATE_CANCELLED);
-  EXPECT_THAT(client().Get(name)->state_reason(), HasSubstr("enough"));
-}
-
 TEST_F(RestartTest, RangesOfAResult_StayAndGoWithTheirRound) {
   v1::RoundSpec spec = SumSpec();
   spec.mutable_cluster()->add_servers()->set_address("a:1");
@@ -287,42 +264,6 @@ TEST_F(RestartTest, ClientWeights_AreMultipliedAgain) {
     EXPECT_EQ(page->submissions(1).weight(), 1.0);
     EXPECT_EQ(page->submissions(1).content_hash().size(), 16);
   }
-}
-
-// A round that fails keeps no content, but what it says of its submissions.
-TEST_F(RestartTest, FailedRound_ListsHashesAndWeights) {
-  v1::RoundSpec spec = SumSpec();
-  spec.set_min_submissions(9);
-  spec.mutable_aggregation()->set_weighting(v1::WEIGHTING_BY_WEIGHT);
-  const std::string name = Create(spec);
-  v1::UpdateChunk chunk = MakeChunk(name, "a", {1}, {1});
-  chunk.set_weight(2.5);
-  ASSERT_THAT(client().SubmitStream({chunk}), IsOk());
-  ASSERT_EQ(client().Finish(name)->state(), v1::ROUND_STATE_FAILED);
-  v1::ListSubmissionsRequest list;
-  list.set_parent(name);
-  const std::string before = client().Submissions(list)->SerializeAsString();
-  Restart();
-  const auto page = client().Submissions(list);
-  ASSERT_THAT(page, IsOk());
-  EXPECT_EQ(page->SerializeAsString(), before);
-  EXPECT_EQ(page->submissions(0).weight(), 2.5);
-}
-
-TEST_F(RestartTest, ExpiredRound_IsGone) {
-  v1::RoundSpec spec = SumSpec();
-  spec.mutable_result_ttl()->set_seconds(60);
-  const std::string name = Create(spec);
-  ASSERT_THAT(client().Finish(name), IsOk());
-  Restart();
-  Advance(absl::Seconds(30));
-  EXPECT_THAT(client().Get(name), IsOk());
-  Restart();  // the time counts on from the first end
-  Advance(absl::Seconds(30));
-  while (client().Get(name).ok()) {
-  }
-  Restart();
-  EXPECT_THAT(client().Get(name), HasCode(Code::kNotFound));
 }
 
 TEST_F(RestartTest, Deadline_CountsFromTheCreation) {

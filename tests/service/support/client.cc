@@ -176,18 +176,6 @@ absl::StatusOr<v1::ListSubmissionsResponse> Client::Submissions(const v1::ListSu
   return Either(stub_->ListSubmissions(&context, request, &response), response);
 }
 
-absl::StatusOr<bool> Client::Withdraw(const std::string& round, const std::string& client,
-                                      const std::string& submission) {
-  grpc::ClientContext context;
-  v1::WithdrawSubmissionRequest request;
-  request.set_round(round);
-  request.set_client_id(client);
-  request.set_submission_id(submission);
-  v1::WithdrawSubmissionResponse response;
-  RETURN_IF_ERROR(FromGrpc(stub_->WithdrawSubmission(&context, request, &response)));
-  return response.withdrawn();
-}
-
 absl::StatusOr<v1::ResultPage> Client::Page(const v1::GetResultRequest& request) {
   grpc::ClientContext context;
   v1::ResultPage page;

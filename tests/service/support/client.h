@@ -48,9 +48,6 @@ class Client {
   absl::StatusOr<v1::CommitSubmissionResponse> SubmitStream(const std::vector<v1::UpdateChunk>& chunks);
 
   absl::StatusOr<v1::ListSubmissionsResponse> Submissions(const v1::ListSubmissionsRequest& request);
-  // Returns: whether there was such a submission.
-  absl::StatusOr<bool> Withdraw(const std::string& round, const std::string& client,
-                                const std::string& submission = "");
 
   absl::StatusOr<v1::ResultPage> Page(const v1::GetResultRequest& request);
   // Reads all pages with GetResult.

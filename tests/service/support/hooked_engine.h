@@ -14,7 +14,7 @@
 #include "host/cpu/cpu_engine.h"
 #include "host/engine.h"
 #include "host/unfinished_rows.h"
-#include "tests/service/support/event.h"
+#include "tests/service/support/threads.h"
 
 namespace sparseagg::service {
 

@@ -6,7 +6,7 @@
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
 #include "service/base/clock.h"
-#include "tests/service/support/event.h"
+#include "tests/service/support/threads.h"
 
 namespace sparseagg::service {
 

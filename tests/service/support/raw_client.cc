@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <netdb.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -13,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 
 namespace sparseagg::service {
 namespace {
@@ -25,7 +23,7 @@ constexpr char kSettings = 4;
 constexpr char kWindowUpdate = 8;
 constexpr char kEndStream = 1;
 constexpr char kEndHeaders = 4;
-constexpr size_t kMaxFrameBytes = 16384;
+constexpr uint32_t kDefaultWindow = 65535;
 
 // Big-endian.
 std::string Number(uint32_t value) {
@@ -47,9 +45,7 @@ std::string Header(absl::string_view name, absl::string_view value) {
 // Sets the window of each stream.
 std::string StreamWindow(uint32_t window) { return Frame(kSettings, 0, 0, std::string({0, 4}) + Number(window)); }
 
-std::string WidenConnection() {
-  return Frame(kWindowUpdate, 0, 0, Number(RawClient::kWideWindow - RawClient::kDefaultWindow));
-}
+std::string WidenConnection() { return Frame(kWindowUpdate, 0, 0, Number(RawClient::kWideWindow - kDefaultWindow)); }
 
 // Returns: a descriptor that is not open if the connection fails.
 OwnedFd ConnectUnix(absl::string_view path) {
@@ -90,7 +86,7 @@ OwnedFd ConnectSocket(const std::string& address) {
 RawClient::RawClient(const std::string& address, uint32_t window)
     : fd_(ConnectSocket(address)), window_(window), ok_(fd_.get() >= 0) {}
 
-void RawClient::OpenCall(absl::string_view method) {
+void RawClient::Call(absl::string_view method, const google::protobuf::MessageLite& request) {
   if (stream_ == 0) {
     SendBytes(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", StreamWindow(window_),
                            window_ == kWideWindow ? WidenConnection() : ""));
@@ -101,21 +97,10 @@ void RawClient::OpenCall(absl::string_view method) {
                                Header(":path", absl::StrCat("/sparseagg.v1.Aggregation/", method)),
                                Header(":authority", "localhost"), Header("content-type", "application/grpc"),
                                Header("te", "trailers"))));
-}
-
-void RawClient::SendMessage(uint32_t length, absl::string_view first_bytes, bool last) {
-  const std::string bytes = absl::StrCat(std::string(1, '\0'), Number(length), first_bytes);  // 0: not compressed
-  for (size_t begin = 0; begin < bytes.size(); begin += kMaxFrameBytes) {
-    const absl::string_view part = absl::string_view(bytes).substr(begin, kMaxFrameBytes);
-    const bool is_end = last && begin + part.size() == bytes.size();
-    SendBytes(Frame(kData, is_end ? kEndStream : 0, stream_, part));
-  }
-}
-
-void RawClient::Call(absl::string_view method, const google::protobuf::MessageLite& request) {
   const std::string message = request.SerializeAsString();
-  OpenCall(method);
-  SendMessage(static_cast<uint32_t>(message.size()), message, /*last=*/true);
+  // 0: not compressed
+  const std::string head = std::string(1, '\0') + Number(static_cast<uint32_t>(message.size()));
+  SendBytes(Frame(kData, kEndStream, stream_, head + message));
 }
 
 void RawClient::SendBytes(absl::string_view bytes) {
@@ -128,23 +113,10 @@ void RawClient::SendBytes(absl::string_view bytes) {
 
 void RawClient::OpenWindow() { SendBytes(StreamWindow(kWideWindow) + WidenConnection()); }
 
-void RawClient::Drain(absl::Duration limit) {
-  const absl::Time end = absl::Now() + limit;
+void RawClient::Drain() {
   std::array<char, 1 << 16> dropped;
-  while (fd_.get() >= 0) {
-    const absl::Duration left = std::min(end - absl::Now(), absl::Hours(1));
-    if (left <= absl::ZeroDuration()) return;
-    pollfd readable = {fd_.get(), POLLIN, 0};
-    if (poll(&readable, 1, 1 + static_cast<int>(absl::ToInt64Milliseconds(left))) <= 0) continue;
-    if (recv(fd_.get(), dropped.data(), dropped.size(), 0) <= 0) return;
+  while (fd_.get() >= 0 && recv(fd_.get(), dropped.data(), dropped.size(), 0) > 0) {
   }
-}
-
-void RawClient::Reset() {
-  const linger at_once = {1, 0};
-  setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-  fd_ = OwnedFd();
-  ok_ = false;
 }
 
 }  // namespace sparseagg::service

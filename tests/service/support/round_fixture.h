@@ -15,9 +15,9 @@
 #include "service/rounds/round.h"
 #include "service/server_context.h"
 #include "sparseagg/v1/aggregation.pb.h"
-#include "tests/service/support/event.h"
 #include "tests/service/support/hooked_engine.h"
 #include "tests/service/support/manual_clock.h"
+#include "tests/service/support/threads.h"
 #include "tests/service/support/wire.h"
 
 namespace sparseagg::service {

@@ -11,10 +11,10 @@
 
 #include "service/server.h"
 #include "tests/service/support/client.h"
-#include "tests/service/support/event.h"
 #include "tests/service/support/hooked_engine.h"
 #include "tests/service/support/manual_clock.h"
 #include "tests/service/support/round_fixture.h"
+#include "tests/service/support/threads.h"
 #include "tests/service/support/wire.h"
 
 namespace sparseagg::service {

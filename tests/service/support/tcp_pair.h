@@ -1,9 +1,10 @@
-// A TCP connection over the loopback, from a host of choice.
+// A TCP connection over the loopback, from a host of choice, and whether this machine knows localhost.
 #ifndef SPARSEAGG_TESTS_SERVICE_SUPPORT_TCP_PAIR_H_
 #define SPARSEAGG_TESTS_SERVICE_SUPPORT_TCP_PAIR_H_
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -59,6 +60,14 @@ struct TcpPair {
   OwnedFd server;
   std::string peer;  // PeerName of the client
 };
+
+// Returns: false on a machine without /etc/hosts where no name server knows the name either.
+inline bool KnowsLocalhost() {
+  addrinfo* found = nullptr;
+  if (getaddrinfo("localhost", nullptr, nullptr, &found) != 0) return false;
+  freeaddrinfo(found);
+  return true;
+}
 
 }  // namespace sparseagg::service
 
