@@ -303,10 +303,10 @@ def test_numbers_and_dtypes_of_numpy_will_do() -> None:
 
 
 def test_sizes_of_numpy_do_not_overflow() -> None:
-    tensor = sa.TensorSpec("v", "float32", num_rows=np.int32(50_000_000), row_width=np.int8(64))
-    merged = sa.aggregate([scipy.sparse.csr_matrix((50_000_000, 64), dtype=np.float32)], sa.RoundSpec([tensor]))["v"]
-    assert (len(merged), merged.num_rows, merged.row_width) == (0, 50_000_000, 64)
-    assert sa.TensorSpec("v", "float32", num_rows=50_000_000, row_width=64) == tensor
+    tensor = sa.TensorSpec("v", "float32", num_rows=np.int32(100_000), row_width=np.int16(30_000))
+    merged = sa.aggregate([scipy.sparse.csr_matrix((100_000, 30_000), dtype=np.float32)], sa.RoundSpec([tensor]))["v"]
+    assert (len(merged), merged.num_rows, merged.row_width) == (0, 100_000, 30_000)
+    assert sa.TensorSpec("v", "float32", num_rows=100_000, row_width=30_000) == tensor
 
 
 def test_empty_ids_are_refused_and_not_taken_for_none(client: sa.Client) -> None:

@@ -128,7 +128,7 @@ def test_bits_from_float_float64_rounds_once_like_the_reference():
 def test_bits_from_integer_rounds_once_like_the_reference(dtype):
     limits = np.iinfo(dtype)
     # Nine bits are one more than bfloat16 has: ties, and what is next to them.
-    near_ties = [(high << shift) + more for high in range(256, 512) for shift in range(56) for more in (-1, 0, 1)]
+    near_ties = [(high << shift) + more for high in range(256, 512, 5) for shift in range(56) for more in (-1, 0, 1)]
     values = [limits.min, limits.max, *near_ties, *[-value for value in near_ties]]
     values = [value for value in values if limits.min <= value <= limits.max]
     expected = [reference.round_to_dtype(value, "bfloat16") for value in values]

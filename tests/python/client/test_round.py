@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import sparseagg as sa
-from every_client import SHELLS, one, settled
+from every_client import SHELLS, digest, one, settled
+from guarded_server import make_token
 from sparseagg._internal.wire import encode
 
 ONE = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
@@ -164,3 +165,113 @@ def test_part_of_a_dense_result_is_filled_as_the_whole_is(client, fill):
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10, result_layout="dense"), other], fill=fill)
     sparse = client.aggregate([{"w": ([1], [1.0])}], spec)["w"]
     assert sparse.dense().tolist() == [0, 1, *[0] * 8]
+
+
+# ---- a server that is killed goes on with its rounds, whatever their options are: the same spec, bits and counts
+
+
+SPECS = {
+    "order statistics": one(
+        row_width=2, num_rows=50, op="trimmed_mean", trim_fraction=0.2, weighting="by_weight", absent="zero"
+    ),
+    "cut and moments": one(
+        num_rows=50, row_width=2, op="mean", weighting="by_weight", result_top_k=20, return_counts=True,
+        return_moments=True,
+    ),
+    "bounds": one(num_rows=50, row_width=2, weighting="by_weight", clip=sa.ClipSpec(l2=2.0, max_keys=15)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_round_goes_on_after_a_kill_before_and_after_its_close(start_server, tmp_path, name):
+    spec, flags = SPECS[name], ["--data-dir", str(tmp_path / "data")]
+    rng = np.random.default_rng(4)
+    updates = {
+        f"client {i}": ({"v": (rng.choice(50, 20, False), rng.standard_normal((20, 2)))}, 1.0 + i) for i in range(9)
+    }
+    expected = sa.aggregate(updates, spec)
+
+    def submit(opened: sa.Round, clients: list[str]) -> None:
+        for client_id in clients:
+            opened.submit(client_id, *updates[client_id])
+
+    server = start_server(*flags)
+    with sa.Client(server.address) as client:
+        submit(client.create_round(spec, "kept"), list(updates)[:6])
+        clipped = client.get_round("kept").info.clip
+    server.kill()
+    server = start_server(*flags)
+    with sa.Client(server.address) as client:
+        opened = client.get_round("kept")
+        assert (opened.spec, opened.info.clip) == (spec, clipped)
+        submit(opened, list(updates)[6:])
+        assert digest(opened.finish()) == digest(expected)
+    server.kill()
+    with sa.Client(start_server(*flags).address) as client:
+        opened = client.get_round("kept")
+        opened.wait()
+        assert digest(opened.result()) == digest(expected)
+        assert opened.info.clip == expected.info.clip
+        assert [each.num_cut_keys for each in opened.info.results] == [
+            each.num_cut_keys for each in expected.info.results
+        ]
+
+
+# ---- what a server says of its activity: totals that keep what deleted rounds did, by tenant, and who reads them
+
+
+SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=10)])
+UPDATE = {"v": ([3, 4], [1.0, 2.0])}
+
+
+def run_round(client: sa.Client, round_id: str) -> None:
+    """A round of two submissions, one of them sent twice, and a refused one; deleted at the end."""
+    opened = client.create_round(SPEC, round_id)
+    for name in ("a", "b", "b"):
+        opened.submit(name, UPDATE, submission_id=name)
+    with pytest.raises(sa.InvalidArgumentError):
+        opened.submit("c", {"v": ([3], np.array([np.nan], np.float32))})
+    opened.finish()
+    opened.delete()
+
+
+def test_totals_keep_what_deleted_rounds_did(server):
+    with sa.Client(server.address) as client:
+        before = client.server_info().activity
+        run_round(client, "r")
+        client.create_round(SPEC, "open")
+        stream = client.create_stream(SPEC, buffer=2)
+        for name in ("a", "b"):
+            stream.submit(name, UPDATE, base_version=0)
+        next(iter(stream.versions()))  # the server ends a version after the answer to its last commit
+        after = client.server_info().activity
+    changes = [
+        getattr(after, name) - getattr(before, name)
+        for name in ("num_rounds", "num_ended_rounds", "num_submissions", "num_refused")
+    ]
+    assert changes == [2 + 2, 1 + 1, 2 + 2, 1]  # the stream has a version, and a begun one
+    assert after.received_bytes - before.received_bytes >= 3 * 2 * (4 + 4)
+    assert after.resident_bytes > 1 << 20
+    assert after.start_time == before.start_time
+    assert len(after.resident_bytes_history) >= 1  # the first value is of the start
+    assert after.history_interval == 5.0
+
+
+def test_totals_are_of_the_tenant_and_of_roles_that_see_all_its_rounds(start_server, tmp_path):
+    tokens = {
+        (role, tenant): make_token(tmp_path / "tokens", role, "--tenant", tenant)
+        for role, tenant in (("admin", "red"), ("observer", "red"), ("client", "red"), ("observer", "blue"))
+    }
+    address = start_server("--tokens-file", str(tmp_path / "tokens")).address
+    with sa.Client(address, token=tokens["admin", "red"]) as client:
+        run_round(client, "r")
+    seen = {}
+    for caller, token in tokens.items():
+        with sa.Client(address, token=token) as client:
+            seen[caller] = client.server_info().activity
+    assert seen["client", "red"] is None
+    assert [seen[role, "red"].num_submissions for role in ("admin", "observer")] == [2, 2]
+    assert seen["observer", "blue"].num_submissions == seen["observer", "blue"].num_rounds == 0
+    assert seen["admin", "red"].resident_bytes > 0
+    assert seen["observer", "red"].resident_bytes == 0
+    assert seen["observer", "red"].resident_bytes_history == ()

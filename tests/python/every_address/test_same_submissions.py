@@ -128,3 +128,82 @@ def test_submissions_that_were_merged_on_arrival_stay(any_client):
     assert opened.refresh().num_submissions == 2
     opened.start_merge(only=["a", "b"])
     assert opened.wait().state == "done"
+
+
+# ---- a batch counts as its submissions would, one by one, at every address
+
+
+def test_batch_refuses_one_client_and_takes_the_others(any_client):
+    opened = any_client.create_round(one("float32", 10))
+    opened.submit("taken", ([1], [5.0]))
+    receipt = opened.submit_batch(["a", "bad", "taken"], {"v": ([0, 1, 2, 3], [1, 2, 3], [1.0, np.inf, 1.0])})
+    assert receipt.num_submissions == 1
+    assert {name: type(error).__name__ for name, error in receipt.refused.items()} == {
+        "bad": "InvalidArgumentError",
+        "taken": "AlreadyExistsError",
+    }
+    assert "inf" in str(receipt.refused["bad"])
+    assert opened.finish()["v"].values.tolist() == [6.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((["a"], {"v": ([0, 1, 2], [1, 2], [1.0, 2.0])}), "offsets of 1 clients must be 2 integers"),
+        ((["a"], {"v": ([0, 1], [1, 2], [1.0, 2.0])}), "must ascend from 0 to the number of keys, 2"),
+        ((["a", "b"], {"v": ([0, 2, 1], [1], [1.0])}), "must ascend"),
+        ((["a"], {"v": ([1], [1.0])}), r"must be \(offsets, keys, rows\)"),
+        ((["a"], [1]), "must be a mapping from tensor names"),
+        ((["a"], {"w": ([0, 1], [1], [1.0])}), "'w'"),
+        ((["a\nb"], {"v": ([0, 1], [1], [1.0])}), "control character"),
+        (([1.5], {"v": ([0, 1], [1], [1.0])}), "a client id must be a string or an integer"),
+        ((["a"], {"v": ([0, 1], [1], [1.0])}, [1, 2]), "weights of 1 clients must be 1 numbers"),
+    ],
+)
+def test_batch_that_does_not_fit_is_refused_before_it_is_sent(any_client, arguments, text):
+    opened = any_client.create_round(one("float32", 10))
+    with pytest.raises(sa.InvalidArgumentError, match=text):
+        opened.submit_batch(*arguments)
+    assert opened.refresh().num_submissions == 0
+
+
+# ---- bounds on submissions hold alike at every address
+
+
+THREE_FOUR = ([2, 1], [4.0, 3.0])  # of norm 5
+
+
+def clipped(**bounds) -> sa.RoundSpec:
+    return one(clip=sa.ClipSpec(**bounds))
+
+
+def test_refused_submission_changes_nothing_and_may_come_again(any_client):
+    opened = any_client.create_round(clipped(l2=4.0, on_clip="reject"))
+    opened.submit("a", ([1], [1.0]))
+    text = "client 'b': the L2 norm 5 of the submission is beyond clip.l2 4"
+    assert refusal(lambda: opened.submit("b", THREE_FOUR)) == ("InvalidArgumentError", text)
+    opened.submit("b", ([1, 2], [1.0, 2.0]))
+    result = opened.finish()
+    assert result["v"].values.tolist() == [2.0, 2.0]
+    assert result.info.num_refused == 1
+    assert result.info.clip == sa.types.ClipSummary(0, 0, 0, 0, (0,) * 16)
+
+
+def test_refusals_name_value_and_number(any_client):
+    opened = any_client.create_round(clipped(linf=3.5, on_clip="reject"))
+    text = "client 'a': tensor 'v', key 2: value 4 is beyond clip.linf 3.5"
+    assert refusal(lambda: opened.submit("a", THREE_FOUR)) == ("InvalidArgumentError", text)
+    opened = any_client.create_round(clipped(max_keys=1, on_clip="reject"))
+    text = "client 'a': tensor 'v': 2 keys are beyond clip.max_keys 1"
+    assert refusal(lambda: opened.submit("a", THREE_FOUR)) == ("ResourceExhaustedError", text)
+
+
+def test_withdrawn_submission_is_not_counted(any_client):
+    opened = any_client.create_round(clipped(l2=2.5, max_keys=1))
+    opened.submit("a", THREE_FOUR)
+    opened.submit("b", ([7], [1.0]))
+    counts = opened.refresh().clip
+    assert (counts.num_clipped, counts.num_l2, counts.num_max_keys, counts.factors[0]) == (1, 1, 1, 1)
+    assert opened.withdraw("a")
+    assert opened.refresh().clip.num_clipped == 0
+    assert opened.finish()["v"].keys.tolist() == [7]

@@ -19,7 +19,7 @@ from server_processes import Watched, serves
 from sparseagg._internal.local.server import Server
 from sparseagg._internal.local.server_directory import ServerDirectory
 
-KILLS = int(os.environ.get("SPARSEAGG_TEST_KILLS", "20"))
+KILLS = int(os.environ.get("SPARSEAGG_TEST_KILLS", "8"))
 SEED = 25
 
 
