@@ -304,7 +304,7 @@ $(addprefix $(VENV)/.,wheels lint deploy): $(VENV)/.%: scripts/requirements-%.tx
 $(PEERS_PYTHON): | deps-python
 	$(PYTHON) -m venv $(PEERS_VENV)
 
-$(PEERS_VENV)/.peers: bench/peers/requirements.txt bench/peers/install.py bench/peers/torch_on_cpu.py | $(PEERS_PYTHON)
+$(PEERS_VENV)/.peers: bench/peers/requirements.txt bench/peers/install.py | $(PEERS_PYTHON)
 	$(PEERS_PYTHON) bench/peers/install.py $< || test -s $(PEERS_VENV)/absent.json  # a peer may be absent
 	@touch $@
 

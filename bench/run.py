@@ -55,7 +55,7 @@ class Process:
         self.module, self.prefix = module, prefix
         self._python, self._longest_s = python, longest_s
         stand_ins = pathlib.Path(sys.prefix, "torch-stand-ins")
-        libraries = {"LD_LIBRARY_PATH": str(stand_ins)} if module == "torch_" and stand_ins.is_dir() else {}
+        libraries = {"LD_LIBRARY_PATH": str(stand_ins)} if module == "torch" and stand_ins.is_dir() else {}
         self._environment = {**os.environ, **environment, **libraries}
         self._loaded: dict[str, Any] = {}
         self._start()
@@ -303,7 +303,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"names (ABCDD64EFG), or, with ; between, cases of rounds: {', '.join(CASES)}; of the service: "
         f"{', '.join(load.MEASUREMENTS)}",
     )
-    parser.add_argument("--libraries", help="modules of contestants/, with commas between (all of the mode)")
+    parser.add_argument("--libraries", help="names of MODULES, with commas between (all of the mode)")
     parser.add_argument("--python", action="append", default=[], metavar="PACKAGE=PATH", help="such as flwr=…")
     parser.add_argument(
         "--before", type=pathlib.Path, metavar="CHECKOUT", help="another built checkout, to compare with"

@@ -21,6 +21,7 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import data as data_module
@@ -61,8 +62,8 @@ class Allocator:
 class Worker:
     """The state between commands."""
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
+    def __init__(self, contestants: Callable[..., Iterable[Any]]) -> None:
+        self._contestants = contestants
         self._allocator = Allocator()
         self._memory = ""
         self._entries: list[Any] = []
@@ -74,11 +75,11 @@ class Worker:
         self._entries, self._reference, self._ran = [], None, set()
         gc.collect()
         if case:
-            self._entries = self._module.contestants(rounds.Updates(case), server)
+            self._entries = list(self._contestants(rounds.Updates(case), server))
         else:
             path = pathlib.Path(folder)
             self._reference = data_module.read_reference(path)
-            self._entries = self._module.contestants(data_module.read(path), threads)
+            self._entries = list(self._contestants(data_module.read(path), threads))
         names = ("name", "output", "threads", "inputs", "refuses")
         return {"entries": [{name: getattr(entry, name) for name in names} for entry in self._entries]}
 
@@ -91,7 +92,7 @@ class Worker:
     def check(self, entry: int) -> dict[str, Any]:
         contestant = self._entries[entry]
         memory = "fresh" if self._reference is not None else "as it is"
-        self._set_memory(memory)
+        self._set_memory(memory, contestant)
         measured = machine.reset_peak()
         before = machine.resident_bytes(field="VmRSS")
         _, answer = self._timed(contestant)
@@ -103,10 +104,10 @@ class Worker:
         contestant = self._entries[entry]
         # A library compiles what it compiles in its first run, and an allocator is warm after the first that is.
         if (entry, memory) not in self._ran:
-            self._set_memory(memory)
+            self._set_memory(memory, contestant)
             self._timed(contestant)
             self._ran.add((entry, memory))
-        self._set_memory(memory)
+        self._set_memory(memory, contestant)
         return {"seconds": self._timed(contestant)[0], **contestant.measured}
 
     def _timed(self, contestant: Any) -> tuple[float, Any]:
@@ -121,15 +122,13 @@ class Worker:
         finally:
             gc.enable()
 
-    def _set_memory(self, memory: str) -> None:
+    def _set_memory(self, memory: str, contestant: Any) -> None:
         if memory == "as it is":  # rounds leave the allocator alone
             return
         if memory == "fresh" or memory != self._memory:
             self._allocator.set(memory)
-        # An allocator of the library's own, where it can be told.
-        release = getattr(self._module, "release_memory", None)
-        if memory == "fresh" and release is not None:
-            release()
+        if memory == "fresh" and contestant.release is not None:
+            contestant.release()
         self._memory = memory
 
 
@@ -144,14 +143,15 @@ def main() -> int:
 
     try:
         name = sys.argv[1]
-        module = importlib.import_module(f"contestants.{name}")
-        package = next(modules[name][0] for modules in MODULES.values() if name in modules)
+        mode, package = next((mode, modules[name][0]) for mode, modules in MODULES.items() if name in modules)
         version = importlib.metadata.version(package)
+        in_merge = mode == "merge"
+        module = importlib.import_module("contestants.merge" if in_merge else f"contestants.{name}")
+        worker = Worker(getattr(module, name if in_merge else "contestants"))
     except Exception as error:  # whatever a library throws makes it absent
         answer({"failed": f"{type(error).__name__}: {error}"})
         return 0
     answer({"version": version})
-    worker = Worker(module)
     for line in sys.stdin:
         command = json.loads(line)
         try:

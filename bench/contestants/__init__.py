@@ -1,5 +1,6 @@
-"""Who takes part: a module for each library, with a function `contestants` that lists its entries, from the data and a
-number of threads in the mode "merge", from the updates and the server's program in "round"."""
+"""Who takes part: for each library a function that yields its entries. In the mode "merge" it stands in merge.py, and
+gets the data and a number of threads; in "round" it is `contestants` of a module, and gets the updates and the server's
+program."""
 
 from __future__ import annotations
 
@@ -11,23 +12,23 @@ from data import Data, Reference
 
 __all__ = ["JOINED", "MODULES", "SEPARATE", "Contestant", "Data", "Reference", "dense", "sparse"]
 
-# By mode: module, the package whose absence makes it absent, and the environment that its process gets. A module of
-# rounds needs the interpreter that `--python` names for its package, unless this one has it.
+# By mode: function or module, the package whose absence makes it absent, and the environment that its process gets. A
+# module of rounds needs the interpreter that `--python` names for its package, unless this one has it.
 MODULES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
     "merge": {
         "ours": ("sparseagg", {}),
-        "numpy_": ("numpy", {}),
-        "scipy_": ("scipy", {}),
-        "pandas_": ("pandas", {}),
-        "arrow_": ("pyarrow", {}),
-        "polars_": ("polars", {}),
+        "numpy": ("numpy", {}),
+        "scipy": ("scipy", {}),
+        "pandas": ("pandas", {}),
+        "pyarrow": ("pyarrow", {}),
+        "polars": ("polars", {}),
         "polars_one": ("polars", {"POLARS_MAX_THREADS": "1"}),
-        "duckdb_": ("duckdb", {}),
-        "graphblas_": ("python-graphblas", {}),
-        "jax_": ("jax", {"JAX_PLATFORMS": "cpu"}),
-        "tensorflow_": ("tensorflow-cpu", {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}),
+        "duckdb": ("duckdb", {}),
+        "graphblas": ("python-graphblas", {}),
+        "jax": ("jax", {"JAX_PLATFORMS": "cpu"}),
+        "tensorflow": ("tensorflow-cpu", {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}),
         "tensorflow_accumulator": ("tensorflow-cpu", {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}),
-        "torch_": ("torch", {"CUDA_VISIBLE_DEVICES": ""}),
+        "torch": ("torch", {"CUDA_VISIBLE_DEVICES": ""}),
     },
     "round": {
         "round_ours": ("sparseagg", {}),
@@ -57,6 +58,7 @@ class Contestant:
         prepare: before a run, and not timed.
         refuses: why it cannot take this workload; then there is nothing else.
         close: ends what it has started.
+        release: gives back what the library keeps for its next runs.
         measured: what the last run measured itself, such as the seconds of its stages.
     """
 
@@ -69,6 +71,7 @@ class Contestant:
     prepare: Callable[[], None] | None = None
     refuses: str | None = None
     close: Callable[[], None] | None = None
+    release: Callable[[], None] | None = None
     measured: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 

@@ -10,20 +10,27 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import pathlib
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
 HERE = pathlib.Path(__file__).resolve().parent
 FLUSH_BYTES = 256 << 20  # more than any L2
 
+# A library's version and device, its ways of summing, and the seconds of a run.
+Library = tuple[dict[str, str], Callable[..., Iterator["Way"]], Callable[[Callable[[], Any]], float]]
 # One way of summing: its name, a run whose answer stays on the device, and the answer as keys and sums, or as an array
 # over all keys.
 Way = tuple[str, Callable[[], Any], Callable[[Any], Any]]
@@ -33,7 +40,24 @@ class Absent(Exception):
     """Why a library cannot take part."""
 
 
-def torch_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Callable[[], float]]:
+def by_events(
+    flush: Callable[[], Any], event: Callable[[], Any], milliseconds: Callable[..., float]
+) -> Callable[..., float]:
+    """The timer of a library that has events; ``flush`` pushes the inputs out of the L2."""
+
+    def timed(run: Callable[[], Any]) -> float:
+        flush()
+        begin, end = event(), event()
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(milliseconds(begin, end)) / 1e3
+
+    return timed
+
+
+def torch_library() -> Library:
     """coalesce of a COO tensor, which gives a sparse answer, and index_add_, which gives a dense one."""
     import torch
 
@@ -60,19 +84,12 @@ def torch_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Calla
                 lambda answer: answer.cpu().numpy(),
             )
 
-    def timed(run: Callable[[], Any]) -> float:
-        flush.fill_(1)
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        run()
-        end.record()
-        torch.cuda.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
+    event = functools.partial(torch.cuda.Event, enable_timing=True)
+    timed = by_events(lambda: flush.fill_(1), event, torch.cuda.Event.elapsed_time)
     return {"torch": torch.__version__, "device": torch.cuda.get_device_name(0)}, ways, timed
 
 
-def cupy_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Callable[[], float]]:
+def cupy_library() -> Library:
     """unique and add.at, and sum_duplicates of a COO matrix."""
     import cupy
     import cupyx.scipy.sparse
@@ -104,24 +121,15 @@ def cupy_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Callab
 
             yield "CuPy sum_duplicates", sum_duplicates, lambda answer: (answer.col.get(), answer.data.get())
 
-    def timed(run: Callable[[], Any]) -> float:
-        flush.fill(1)
-        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-        begin.record()
-        run()
-        end.record()
-        end.synchronize()
-        return float(cupy.cuda.get_elapsed_time(begin, end)) / 1e3
-
+    timed = by_events(lambda: flush.fill(1), cupy.cuda.Event, cupy.cuda.get_elapsed_time)
     return {"cupy": cupy.__version__, "device": name}, ways, timed
 
 
-def jax_library() -> tuple[dict[str, str], Callable[..., Iterator[Way]], Callable[[], float]]:
+def jax_library() -> Library:
     """segment_sum, which gives a dense answer, compiled before it is timed."""
     # Else it takes three quarters of the device at once, and the others have what is left.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
-    import numpy as np
 
     devices = [device for device in jax.devices() if device.platform == "gpu"]
     if not devices:
@@ -148,8 +156,6 @@ LIBRARIES = {"torch": torch_library, "cupy": cupy_library, "jax": jax_library}
 
 def read_workload(loadgen: pathlib.Path, letter: str, divide_clients: int) -> tuple[Any, Any, int]:
     """Keys, rows of values, and num_rows, as sparseagg-loadgen writes them."""
-    import numpy as np
-
     with tempfile.TemporaryDirectory() as folder:
         command = [str(loadgen), "--export", folder, "--workload", letter, "--divide-clients", str(divide_clients)]
         subprocess.run(command, check=True)
@@ -163,8 +169,6 @@ def read_workload(loadgen: pathlib.Path, letter: str, divide_clients: int) -> tu
 
 def difference(answer: Any, keys: Any, sums: Any, magnitudes: Any) -> str | None:
     """What is wrong with an answer, given what the sums are and what float32 may make of them."""
-    import numpy as np
-
     if isinstance(answer, tuple):
         order = np.argsort(answer[0], kind="stable")
         if not np.array_equal(np.asarray(answer[0])[order].astype(np.uint64), keys):
@@ -178,8 +182,6 @@ def difference(answer: Any, keys: Any, sums: Any, magnitudes: Any) -> str | None
 
 def reference(keys: Any, values: Any) -> tuple[Any, Any, Any]:
     """Keys in ascending order, their sums, and the sums of magnitudes, in float64."""
-    import numpy as np
-
     order = np.argsort(keys, kind="stable")
     found, first = np.unique(keys[order], return_index=True)
     rows = values[order].astype(np.float64)
@@ -195,19 +197,17 @@ def write(path: pathlib.Path, found: dict[str, Any]) -> None:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Runs whatever is here, and writes after each workload."""
-    loaded, absent, versions = {}, [], {}
+    versions: dict[str, dict[str, str]] = {}
+    loaded: dict[str, list[Any]] = {}
+    absent: list[dict[str, str]] = []
     for name, load in LIBRARIES.items():
         try:
-            facts, *functions = load()
-        except Absent as reason:
-            absent.append({"library": name, "reason": str(reason)})
-        except ImportError as error:
-            absent.append({"library": name, "reason": f"absent: {error}"})
+            if np is None:
+                raise Absent("this Python has no NumPy")
+            versions[name], *loaded[name] = load()
         except Exception as error:  # a broken installation is no failure of ours
-            absent.append({"library": name, "reason": f"{type(error).__name__}: {error}"})
-        else:
-            loaded[name] = functions
-            versions[name] = facts
+            reason = str(error) if isinstance(error, Absent) else f"{type(error).__name__}: {error}"
+            absent.append({"library": name, "reason": reason})
     results: list[dict[str, Any]] = []
     left_out: list[dict[str, str]] = []
     found = {
@@ -252,8 +252,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def main() -> int:
-    """Runs the command; returns its exit status."""
+def main() -> None:
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", default="ABCDEFG")
     parser.add_argument("--divide-clients", type=int, default=1)
@@ -261,17 +261,8 @@ def main() -> int:
     parser.add_argument("--loadgen", type=pathlib.Path, default=HERE.parent / "bin" / "sparseagg-loadgen")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file to write")
     options = parser.parse_args()
-    try:
-        import numpy  # noqa: F401
-    except ImportError:
-        everything = [{"library": name, "reason": "this Python has no NumPy"} for name in LIBRARIES]
-        found: dict[str, Any] = {"versions": {}, "absent": everything, "left_out": [], "results": []}
-        print("this Python has no NumPy, and so none of " + ", ".join(LIBRARIES))
-    else:
-        found = measure(options)
-    write(options.out, found)
-    return 0
+    write(options.out, measure(options))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,6 +10,6 @@ import sys
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
-# Loads the stand-ins of bench/peers/torch_on_cpu.py, where torch was installed with them, before torch wants CUDA.
+# Loads the stand-ins of bench/peers/install.py, where torch was installed with them, before torch wants CUDA.
 for library in pathlib.Path(sys.prefix, "torch-stand-ins").glob("*.so*"):
     ctypes.CDLL(str(library))
