@@ -68,10 +68,13 @@ class Bench:
 
     def _by_streams(self, *flags: str) -> list[dict[str, Any]]:
         found = []
-        for streams in self._sizes.streams:
-            with self._server() as server:
-                turns = ("--sink", "--streams", streams, "--repetitions", self._sizes.share_repetitions)
-                found.append(self._load(server, "A", *turns, *flags))
+        command = [self._loadgen, "--serve-sink"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sink:
+            address = (sink.stdout.readline() if sink.stdout else "").rpartition("=")[2].strip()
+            for streams in self._sizes.streams:
+                with self._server() as server:
+                    turns = ("--sink", address, "--streams", streams, "--repetitions", self._sizes.share_repetitions)
+                    found.append(self._load(server, "A", *turns, *flags))
         return found
 
     def share_of_sink(self) -> list[dict[str, Any]]:

@@ -35,9 +35,12 @@ def measure(address: str, *arguments: object) -> dict[str, Any]:
 
 
 def test_ingest_is_verified_and_compared_with_a_sink(server) -> None:
-    found = measure(server.address, "--divide-clients", 20, "--streams", 2, "--sink")
-    assert found["verified"] is True
-    assert (found["clients"], found["tuples"], found["connections"]) == (5, 500_000, 2)
+    command = [loadgen_binary(), "--serve-sink"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as sink:
+        address = sink.stdout.readline().partition("listening grpc=")[2].strip()
+        found = measure(server.address, "--divide-clients", 20, "--streams", 2, "--sink", address)
+    assert (sink.returncode, found["verified"]) == (0, True)
+    assert (found["clients"], found["tuples"], found["streams"]) == (5, 500_000, 2)
     assert found["bytes"] >= found["tuples"] * 8
     assert len(found["ingest_seconds"]) == len(found["sink"]["seconds"]) == 3
     assert found["latency"]["count"] == 15
@@ -110,7 +113,7 @@ def test_a_server_that_freezes_is_given_up(start_server) -> None:
 
 
 def test_flags_that_cannot_be_are_refused() -> None:
-    paced = run("--target", "127.0.0.1:1", "--rate", 10, "--sink")
+    paced = run("--target", "127.0.0.1:1", "--rate", 10, "--sink", "127.0.0.1:1")
     assert (paced.returncode != 0, "--rate" in paced.stderr) == (True, True)
     assert run("--workload", "Z").returncode != 0
     done = run()

@@ -36,7 +36,6 @@ struct Flags {
   std::string values = "float32";
   uint64_t chunk_bytes = uint64_t{512} << 10;
   int streams = 4;
-  int connections = 0;
   int rounds = 1;
   double rate = 0;
   double ramp_s = 0;
@@ -44,7 +43,7 @@ struct Flags {
   int whole_rounds = 0;
   int repetitions = 3;
   int silence_s = Connections::kSilence;
-  bool sink = false;
+  std::string sink;
   std::string out;
 };
 
@@ -74,19 +73,16 @@ std::string StringJson(const std::string& text) {
   return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}}), "\"");
 }
 
-int NumConnections(const Flags& flags) { return flags.connections > 0 ? flags.connections : flags.streams; }
-
 std::string Header(const Flags& flags, const Plan& plan, Connections& server) {
   const v1::ServerInfo info = Rounds(server, plan.workload().spec).Info();
   return absl::StrFormat(
       R"("date": "%s", "cpu": %s, "server": %s, "engine": %s, "seed": %d, "workload": "%s", "description": %s, )"
       R"("keys": "%s", "values": "%s", "clients": %d, "tuples": %d, "bytes": %d, "bytes_per_tuple": %.3f, )"
-      R"("chunk_bytes": %d, "connections": %d)",
+      R"("chunk_bytes": %d)",
       Today(), StringJson(CpuName()), StringJson(info.version()), StringJson(info.engine_description()), kSeed,
       plan.workload().name, StringJson(plan.workload().description), flags.keys, flags.values,
       plan.traffic().submissions.size(), plan.traffic().tuples, plan.traffic().bytes,
-      static_cast<double>(plan.traffic().bytes) / static_cast<double>(plan.traffic().tuples), flags.chunk_bytes,
-      NumConnections(flags));
+      static_cast<double>(plan.traffic().bytes) / static_cast<double>(plan.traffic().tuples), flags.chunk_bytes);
 }
 
 // Measures rounds of all clients at once, one round after the other. Returns: members of a JSON object.
@@ -100,11 +96,9 @@ std::string MeasureWholeRounds(const Flags& flags, Plan& plan, Connections& serv
 // both alike. Returns: members of a JSON object.
 std::string MeasureSubmissions(const Flags& flags, Plan& plan, Connections& server) {
   const Pacing pacing{flags.streams, flags.rate, flags.ramp_s};
-  std::unique_ptr<SinkProcess> sink;
   std::unique_ptr<Connections> to_sink;
-  if (flags.sink) {
-    sink = std::make_unique<SinkProcess>();
-    to_sink = std::make_unique<Connections>(sink->address(), NumConnections(flags));
+  if (!flags.sink.empty()) {
+    to_sink = std::make_unique<Connections>(flags.sink, flags.streams);
     Run(*to_sink, plan.SinkJobs(), pacing);  // warm
   }
   if (flags.rate == 0) MeasureIngest(server, plan, pacing, 0);  // warm
@@ -146,7 +140,7 @@ void Measure(const Flags& flags) {
   const WireForm form{flags.keys == "packed", flags.values == "float16"};
   if (form.float16_values) RoundValuesToFloat16(workload);
   Plan plan(workload, flags.chunk_bytes, flags.whole_rounds > 0 ? 1 : flags.rounds, form);
-  Connections server(flags.target, NumConnections(flags), flags.silence_s, flags.access);
+  Connections server(flags.target, flags.streams, flags.silence_s, flags.access);
   const std::string header = Header(flags, plan, server);
   const std::string json = absl::StrCat(
       "{", header, ", \"verified\": true, ",
@@ -188,11 +182,8 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"float32", "float16"}))
       ->capture_default_str();
   app.add_option("--chunk-bytes", flags.chunk_bytes, "encoded keys and values per message")->capture_default_str();
-  app.add_option("--streams", flags.streams, "concurrent submissions, without --rate")
+  app.add_option("--streams", flags.streams, "TCP connections; without --rate, each has a submission at any time")
       ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--connections", flags.connections, "TCP connections; 0: as many as streams")
-      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--rounds", flags.rounds, "open rounds; the clients are divided among them")
       ->check(CLI::PositiveNumber)
@@ -213,9 +204,7 @@ int main(int argc, char** argv) {
   app.add_option("--repetitions", flags.repetitions, "timed runs; the report has their medians")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_flag("--sink", flags.sink,
-               "between runs, also send to a gRPC server in another process that drops the bytes of messages")
-      ->excludes(rate);
+  app.add_option("--sink", flags.sink, "HOST:PORT of a --serve-sink: between runs, also send there")->excludes(rate);
   app.add_option(
          "--silence", flags.silence_s,
          "seconds without data from the server before a keepalive ping, and from the ping to the failure of the call")
@@ -223,7 +212,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--out", flags.out, "JSON file to write, instead of standard output");
   bool serve_sink = false;
-  app.add_flag("--serve-sink", serve_sink, "run as the server of --sink, until standard input ends")->excludes(target);
+  app.add_flag("--serve-sink", serve_sink,
+               "run a bare gRPC server that drops the bytes of messages, until standard input ends; prints its address")
+      ->excludes(target);
   std::string folder;
   app.add_option("--export", folder, "measure nothing, but write the workload's arrays into this folder");
   CLI11_PARSE(app, argc, argv);
