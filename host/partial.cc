@@ -19,7 +19,7 @@ namespace sparseagg {
 namespace {
 
 constexpr char kMagic[4] = {'S', 'A', 'P', 'R'};
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 constexpr uint8_t kHasCounts = 1;
 constexpr uint8_t kHasWeights = 2;
 constexpr uint8_t kHasZeroWeight = 4;
@@ -60,19 +60,6 @@ struct Head {
 };
 static_assert(sizeof(Head) == 80);
 
-// The sum of weights of binned sums.
-struct BinnedTotal {
-  int64_t digits[WideBinnedSum::kBins];
-  int64_t top;
-};
-
-BinnedTotal TotalOf(const WideBinnedSum& sum) {
-  BinnedTotal total;
-  std::copy(std::begin(sum.digits), std::end(sum.digits), total.digits);
-  total.top = sum.top;
-  return total;
-}
-
 bool IsBinned(const TensorSpec& spec) { return spec.aggregation.numerics == Numerics::kBinned; }
 
 PartialFold FoldOf(const TensorSpec& spec) {
@@ -89,10 +76,6 @@ int BinnedBins(const TensorSpec& spec) {
   return spec.dtype == DType::kFloat64 ? WideBinnedSum::kBins : NarrowBinnedSum::kBins;
 }
 
-// Every submission has all keys of a binned tensor, so that its totals are those of each key.
-bool HasCounts(const TensorSpec& spec) { return !IsBinned(spec) && NeedsCounts(spec); }
-bool HasKeyWeights(const TensorSpec& spec) { return !IsBinned(spec) && NeedsKeyWeights(spec); }
-
 // Returns: the largest weight, in multiples of 2^-t.
 uint64_t MostWeight(const AggregationSpec& a) {
   return static_cast<uint64_t>(std::llrint(a.weight_bound * std::ldexp(1.0, WeightShift(a))));
@@ -106,7 +89,7 @@ size_t AccBytes(const TensorSpec& spec) {
 size_t AccRowBytes(const TensorSpec& spec) { return NumColumns(spec) * AccBytes(spec); }
 
 bool HasFixedWeights(const TensorSpec& spec) {
-  return spec.aggregation.numerics == Numerics::kFixedPoint && (HasKeyWeights(spec) || NeedsWeightSum(spec));
+  return spec.aggregation.numerics == Numerics::kFixedPoint && (NeedsKeyWeights(spec) || NeedsWeightSum(spec));
 }
 
 // Returns: the head that blocks of a tensor have, without what differs from block to block.
@@ -117,7 +100,7 @@ Head HeadOf(const TensorSpec& spec) {
   head.name_bytes = static_cast<uint16_t>(spec.name.size());
   head.fold = static_cast<uint8_t>(FoldOf(spec));
   head.key_bytes = static_cast<uint8_t>(KeyBytes(spec));
-  head.flags = (HasCounts(spec) ? kHasCounts : 0) | (HasKeyWeights(spec) ? kHasWeights : 0);
+  head.flags = (NeedsCounts(spec) ? kHasCounts : 0) | (NeedsKeyWeights(spec) ? kHasWeights : 0);
   head.dtype = static_cast<uint8_t>(spec.dtype);
   head.columns = NumColumns(spec);
   if (UsesFixedPoint(spec)) head.value_shift = static_cast<int16_t>(ValueShift(spec.aggregation));
@@ -134,8 +117,11 @@ struct Widths {
   uint64_t Sum() const { return keys + accs + counts + weights + tops; }
 };
 Widths WidthsOf(const TensorSpec& spec) {
-  return {KeyBytes(spec), AccRowBytes(spec), HasCounts(spec) ? sizeof(uint32_t) : 0,
-          HasKeyWeights(spec) ? sizeof(int64_t) : 0, IsBinned(spec) ? NumColumns(spec) : 0};
+  return {KeyBytes(spec), AccRowBytes(spec), NeedsCounts(spec) ? sizeof(uint32_t) : 0,
+          !NeedsKeyWeights(spec) ? 0
+          : IsBinned(spec)     ? sizeof(BinnedWeights)
+                               : sizeof(int64_t),
+          IsBinned(spec) ? NumColumns(spec) : 0};
 }
 
 // What is wrong with a block, and where it is.
@@ -190,34 +176,27 @@ uint64_t FirstBeyond(const Column<std::byte>& column, unsigned __int128 low, uns
   return num;
 }
 
-// Returns: whether n terms can have made these digits and this top.
+// Returns: whether n terms, which may be infinite, can have made these digits and this top.
 template <int K, int W>
-bool IsBinnedSum(const int64_t* digits, int64_t top, uint64_t n, NonfinitePolicy policy) {
+bool IsBinnedSum(const int64_t* digits, int64_t top, uint64_t n, bool may_be_infinite) {
   using Sum = BinnedSum<K, W>;
   const int64_t bin = top & Sum::kBinMask;
   if (top < 0 || top > 255 || bin < K - 1 || bin > Sum::kMaxBin) return false;
-  if (top != bin && policy != NonfinitePolicy::kPropagate) return false;
+  if (top != bin && !may_be_infinite) return false;
   const auto most = static_cast<__int128>(n) << (W - 1);
   return std::all_of(digits, digits + K, [&](int64_t digit) { return digit <= most && digit >= -most; });
 }
 
-// Takes the sum of weights of binned sums into `totals`, which has the number of submissions already.
-absl::Status TakeWeights(const BlockPlace& place, const TensorSpec& spec, const BinnedTotal& total,
-                         PartialTotals& totals) {
-  const bool has_weights = spec.aggregation.weighting == Weighting::kByWeight;
-  const uint64_t n = has_weights ? totals.num_submissions : 0;
-  WideBinnedSum sum;
-  std::copy(std::begin(total.digits), std::end(total.digits), sum.digits);
-  sum.top = static_cast<uint8_t>(total.top);
-  const bool is_sum =
-      IsBinnedSum<WideBinnedSum::kBins, WideBinnedSum::kBits>(total.digits, total.top, n, NonfinitePolicy::kReject);
-  if (!is_sum || !(sum.Value() >= 0.0) || sum.Value() > kMaxWeight * static_cast<double>(n) ||
-      (n == 0 && !(sum == WideBinnedSum()))) {
-    return place.Invalid(absl::StrCat("its sum of weights, with the digits ", absl::StrJoin(total.digits, ", "),
-                                      " and the top ", total.top, ", is not one of ", n, " weights"));
-  }
-  totals.binned_weights = sum;
-  return absl::OkStatus();
+// Returns: whether this is a sum of n weights.
+bool IsSumOfWeights(const BinnedWeights& weights, uint64_t n) {
+  if (!IsBinnedSum<WideBinnedSum::kBins, WideBinnedSum::kBits>(weights.digits, weights.top, n, false)) return false;
+  const WideBinnedSum sum = weights.Sum();
+  if (n == 0) return sum == WideBinnedSum();
+  return sum.Value() >= 0.0 && sum.Value() <= kMaxWeight * static_cast<double>(n);
+}
+
+std::string TextOf(const BinnedWeights& weights) {
+  return absl::StrCat("with the digits ", absl::StrJoin(weights.digits, ", "), " and the top ", weights.top);
 }
 
 absl::Status CheckAccs(const BlockPlace& place, const TensorSpec& spec, PartialBlock& block) {
@@ -241,9 +220,12 @@ absl::Status CheckAccs(const BlockPlace& place, const TensorSpec& spec, PartialB
       const bool is_wide = spec.dtype == DType::kFloat64;
       const auto is_sum = is_wide ? &IsBinnedSum<WideBinnedSum::kBins, WideBinnedSum::kBits>
                                   : &IsBinnedSum<NarrowBinnedSum::kBins, NarrowBinnedSum::kBits>;
+      // A value of a float64, or its product with a weight, may leave float64.
+      const bool may_be_infinite =
+          a.on_nonfinite == NonfinitePolicy::kPropagate || is_wide || a.weighting == Weighting::kByWeight;
       const int bins = BinnedBins(spec);
       uint64_t at = 0;
-      while (at < num && is_sum(digits + at * static_cast<uint64_t>(bins), tops[at], n, a.on_nonfinite)) ++at;
+      while (at < num && is_sum(digits + at * static_cast<uint64_t>(bins), tops[at], n, may_be_infinite)) ++at;
       return beyond(at);
     }
     case PartialFold::kInteger:
@@ -275,6 +257,15 @@ absl::Status CheckContributors(const BlockPlace& place, const TensorSpec& spec, 
     return place.Invalid(absl::StrCat("the count of row ", row, " is ", counts[row], ", of ", n, " submissions"));
   }
   if (block.rows.weights.empty()) return absl::OkStatus();
+  if (IsBinned(spec)) {
+    const auto* sums = reinterpret_cast<const BinnedWeights*>(block.rows.weights.data());
+    for (uint64_t row = 0; row < block.rows.num_rows; ++row) {
+      if (IsSumOfWeights(sums[row], n)) continue;
+      return place.Invalid(
+          absl::StrCat("the weight of row ", row, ", ", TextOf(sums[row]), ", is not one of ", n, " submissions"));
+    }
+    return absl::OkStatus();
+  }
   const AggregationSpec& a = spec.aggregation;
   const auto most = MostWeight(a);
   const auto* weights = reinterpret_cast<const int64_t*>(block.rows.weights.data());
@@ -329,7 +320,7 @@ uint64_t UnfinishedRowBytes(const TensorSpec& spec) { return WidthsOf(spec).Sum(
 
 uint64_t PartialBlockBytes(const TensorSpec& spec, uint64_t num_rows) {
   const Widths widths = WidthsOf(spec);
-  uint64_t bytes = sizeof(Head) + Padded(spec.name.size()) + (IsBinned(spec) ? sizeof(BinnedTotal) : 0);
+  uint64_t bytes = sizeof(Head) + Padded(spec.name.size()) + (IsBinned(spec) ? sizeof(BinnedWeights) : 0);
   for (const size_t width : {widths.keys, widths.accs, widths.counts, widths.weights, widths.tops}) {
     bytes = SaturatingAdd(bytes, Padded(SaturatingMultiply(num_rows, width)));
   }
@@ -353,8 +344,8 @@ void AppendPartialBlock(const TensorSpec& spec, const PartialBlock& block, std::
   append(&head, sizeof(head));
   append(spec.name.data(), spec.name.size());
   if (IsBinned(spec)) {
-    const BinnedTotal total = TotalOf(block.totals.binned_weights);
-    append(&total, sizeof(total));
+    const BinnedWeights weights = BinnedWeights::Of(block.totals.binned_weights);
+    append(&weights, sizeof(weights));
   }
   for (const Column<std::byte>* column :
        {&block.rows.keys, &block.rows.accs, &block.rows.counts, &block.rows.weights, &block.rows.tops}) {
@@ -399,10 +390,14 @@ absl::StatusOr<PartialBlock> TakePartialBlock(absl::Span<const TensorSpec> tenso
   block.totals.has_zero_weight = (head.flags & kHasZeroWeight) != 0;
   uint64_t at = name_end;
   if (IsBinned(*spec)) {
-    BinnedTotal total;
-    std::memcpy(&total, bytes.data() + at, sizeof(total));
-    at += sizeof(total);
-    RETURN_IF_ERROR(TakeWeights(place, *spec, total, block.totals));
+    BinnedWeights weights;
+    std::memcpy(&weights, bytes.data() + at, sizeof(weights));
+    at += sizeof(weights);
+    const uint64_t n = spec->aggregation.weighting == Weighting::kByWeight ? head.num_submissions : 0;
+    if (!IsSumOfWeights(weights, n)) {
+      return place.Invalid(absl::StrCat("its sum of weights, ", TextOf(weights), ", is not one of ", n, " weights"));
+    }
+    block.totals.binned_weights = weights.Sum();
   }
   block.first = head.first;
   block.last = head.last;

@@ -24,12 +24,12 @@ namespace sparseagg {
 // a sequence of blocks, and may be cut between any two. A block has the rows of one tensor in an interval of keys. The
 // blocks of a tensor ascend, and their intervals leave no gap.
 //
-// Block, version 1. Numbers are little-endian; every column begins at a multiple of 8 bytes from the block's begin, and
+// Block, version 2. Numbers are little-endian; every column begins at a multiple of 8 bytes from the block's begin, and
 // is followed by zero bytes up to the next multiple.
 //
 //   offset  bytes  content
 //   0       4      "SAPR"
-//   4       2      version, 1
+//   4       2      version, 2
 //   6       2      bytes of the tensor's name
 //   8       8      bytes of the block
 //   16      1      fold of the values: 0 none (UNION), 1 fixed-point sum, 2 sum of signed integers, 3 sum modulo 2^64,
@@ -48,13 +48,13 @@ namespace sparseagg {
 //   56      8      rows of the block
 //   64      8      first key of the interval
 //   72      8      last key of the interval, inclusive
-//   80             name of the tensor, then, of binned sums, the sum of weights as a BinnedSum of K = 3: 3 digits,
-//                  int64, from the top down, and the top, int64; of no weights unless they are by_weight. The columns:
+//   80             name of the tensor, then, of binned sums, the sum of weights as BinnedWeights: 3 digits, int64, from
+//                  the top down, and the top, int64; of no weights unless they are by_weight. The columns:
 //                  keys, which ascend strictly
 //                  values: int64 (folds 1, 6, 7), 128-bit integers (2), uint64 (3), float64 (4, 5), the K digits
 //                  of a BinnedSum from the top down, int64 (8)
 //                  counts, uint32: submissions that have the key
-//                  weights, int64: the sum of their weights in multiples of 2^-t
+//                  weights, int64: the sum of their weights in multiples of 2^-t; of binned sums BinnedWeights
 //                  tops, uint8: BinnedSum::top of each value (8)
 //
 // All blocks of a tensor repeat N and the sum of weights.

@@ -2,12 +2,15 @@
 #ifndef SPARSEAGG_HOST_UNFINISHED_ROWS_H_
 #define SPARSEAGG_HOST_UNFINISHED_ROWS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "host/base/binned.h"
 #include "host/base/column.h"
 #include "host/engine.h"
 
@@ -20,11 +23,45 @@ struct UnfinishedRows {
   Column<std::byte> accs;     // row_width accumulators a row, each of 8 bytes; of 16 for sums of signed integers; of
                               // the digits of binned sums
   Column<std::byte> counts;   // uint32: the contributors of the key
-  Column<std::byte> weights;  // int64: the sum of their weights, in multiples of 2^-WeightShift
+  Column<std::byte> weights;  // int64: the sum of their weights, in multiples of 2^-WeightShift; or BinnedWeights
   Column<std::byte> tops;     // uint8: BinnedSum::top of each accumulator of binned sums
 
   size_t memory_bytes() const { return keys.size() + accs.size() + counts.size() + weights.size() + tops.size(); }
 };
+
+// A sum of weights that is a WideBinnedSum, as unfinished rows and partials have it.
+struct BinnedWeights {
+  int64_t digits[WideBinnedSum::kBins];
+  int64_t top;
+
+  static BinnedWeights Of(const WideBinnedSum& sum) {
+    BinnedWeights weights;
+    std::copy(std::begin(sum.digits), std::end(sum.digits), weights.digits);
+    weights.top = sum.top;
+    return weights;
+  }
+  WideBinnedSum Sum() const {
+    WideBinnedSum sum;
+    std::copy(std::begin(digits), std::end(digits), sum.digits);
+    sum.top = static_cast<uint8_t>(top);
+    return sum;
+  }
+};
+
+// Writes a binned sum as value i of the rows, whose columns are large enough.
+template <class Sum>
+void SetBinned(const Sum& sum, uint64_t i, UnfinishedRows& rows) {
+  std::copy_n(sum.digits, Sum::kBins, reinterpret_cast<int64_t*>(rows.accs.data()) + i * Sum::kBins);
+  rows.tops[i] = std::byte{sum.top};
+}
+// Returns: value i of rows of binned sums.
+template <class Sum>
+Sum BinnedAt(const UnfinishedRows& rows, uint64_t i) {
+  Sum sum;
+  std::copy_n(reinterpret_cast<const int64_t*>(rows.accs.data()) + i * Sum::kBins, Sum::kBins, sum.digits);
+  sum.top = std::to_integer<uint8_t>(rows.tops[i]);
+  return sum;
+}
 
 // The weight of a submission in an accumulator that stands for a partial, whose totals are counted apart.
 inline constexpr double kPartialWeight = -1.0;

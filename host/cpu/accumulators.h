@@ -12,11 +12,11 @@
 namespace sparseagg::cpu {
 
 // For one of the folds of rows/fold.h. Defined in typed_accumulator.h; instantiated in float_sums.cc, fixed_sums.cc,
-// integer_folds.cc and extrema.cc, so that they compile side by side.
+// binned_sums.cc, integer_folds.cc and extrema.cc, so that they compile side by side.
 template <typename Fold>
 std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena);
 
-// For Numerics::kBinned.
+// For Numerics::kBinned of a tensor of layout dense.
 std::unique_ptr<Accumulator> MakeBinnedAccumulator(const TensorSpec& spec, tbb::task_arena& arena);
 
 // For order statistics: keeps all updates until Finish, and refuses FoldPending.

@@ -128,6 +128,15 @@ class BinnedAccumulator : public ListAccumulator {
     rows.keys.resize(rows.num_rows * KeyBytes(spec_));
     rows.accs.resize(num_values * Sum::kBins * sizeof(int64_t));
     rows.tops.resize(num_values);
+    const PartialTotals totals = Totals();  // of each key, as all submissions have all keys
+    const auto count = static_cast<uint32_t>(totals.num_submissions);
+    const BinnedWeights weights = BinnedWeights::Of(totals.binned_weights);
+    for (uint64_t row = 0; row < rows.num_rows; ++row) {
+      if (shape_.counts) rows.counts.Append(reinterpret_cast<const std::byte*>(&count), sizeof(count));
+      if (shape_.key_weights != KeyWeights::kNone) {
+        rows.weights.Append(reinterpret_cast<const std::byte*>(&weights), sizeof(weights));
+      }
+    }
     const auto count_up = [&](auto* keys) { std::iota(keys, keys + rows.num_rows, first); };
     if (HasNarrowKeys(spec_)) {
       count_up(reinterpret_cast<uint32_t*>(rows.keys.data()));
@@ -135,11 +144,7 @@ class BinnedAccumulator : public ListAccumulator {
       count_up(reinterpret_cast<uint64_t*>(rows.keys.data()));
     }
     const BinnedColumns sums = base_.At(first * spec_.row_width);
-    auto* digits = reinterpret_cast<int64_t*>(rows.accs.data());
-    for (uint64_t i = 0; i < num_values; ++i) {
-      for (int k = 0; k < Sum::kBins; ++k) *digits++ = sums.digits[k][i];
-    }
-    std::memcpy(rows.tops.data(), sums.tops, num_values);
+    for (uint64_t i = 0; i < num_values; ++i) SetBinned(BinnedAt<Sum>(sums, i), i, rows);
     return rows;
   }
 
@@ -184,16 +189,11 @@ class BinnedAccumulator : public ListAccumulator {
     list_.AddWeights(partial.weights());
     partials_ = sparseagg::Sum(partials_, partial.totals());
     const UnfinishedRows& rows = partial.rows();
-    const auto* digits = reinterpret_cast<const int64_t*>(rows.accs.data());
-    const auto* tops = reinterpret_cast<const uint8_t*>(rows.tops.data());
     for (uint64_t row = 0; row < rows.num_rows; ++row) {
       const BinnedColumns into = base_.At(KeyAt(rows, row) * spec_.row_width);
       for (uint64_t i = 0; i < spec_.row_width; ++i) {
-        Sum from;
-        for (int64_t& digit : from.digits) digit = *digits++;
-        from.top = *tops++;
         Sum sum = BinnedAt<Sum>(into, i);
-        sum.Merge(from);
+        sum.Merge(BinnedAt<Sum>(rows, row * spec_.row_width + i));
         SetBinned(sum, into, i);
       }
     }

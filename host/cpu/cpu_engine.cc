@@ -39,7 +39,11 @@ std::unique_ptr<Accumulator> MakeCpuAccumulator(const TensorSpec& spec, tbb::tas
     case Op::kCoordinateMean:
       break;
   }
-  if (spec.aggregation.numerics == Numerics::kBinned) return MakeBinnedAccumulator(spec, arena);
+  if (spec.aggregation.numerics == Numerics::kBinned) {
+    if (spec.layout == Layout::kDense) return MakeBinnedAccumulator(spec, arena);
+    return spec.dtype == DType::kFloat64 ? MakeTypedAccumulator<SumBinned<WideBinnedSum>>(spec, arena)
+                                         : MakeTypedAccumulator<SumBinned<NarrowBinnedSum>>(spec, arena);
+  }
   if (spec.modular) return MakeTypedAccumulator<SumModular>(spec, arena);
   if (IsSignedInteger(spec.dtype)) return MakeTypedAccumulator<SumInteger>(spec, arena);
   return UsesFixedPoint(spec) ? MakeTypedAccumulator<SumFixed>(spec, arena)

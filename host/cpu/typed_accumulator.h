@@ -107,9 +107,19 @@ class TypedAccumulator : public ListAccumulator {
       out.Append(reinterpret_cast<const std::byte*>(column.data()) + at * row_bytes, rows.num_rows * row_bytes);
     };
     copy(base_.keys, 1, rows.keys);
-    copy(base_.accs, shape_.columns, rows.accs);
     copy(base_.counts, 1, rows.counts);
-    copy(base_.weights, 1, rows.weights);
+    if constexpr (Rows::kBinned) {
+      rows.tops.resize(rows.num_rows * shape_.columns);
+      rows.accs.resize(rows.tops.size() * Fold::Acc::kBins * sizeof(int64_t));
+      for (size_t i = 0; i < rows.tops.size(); ++i) SetBinned(base_.accs[at * shape_.columns + i], i, rows);
+      for (size_t i = 0; i < rows.num_rows && !base_.weights.empty(); ++i) {
+        const BinnedWeights weights = BinnedWeights::Of(base_.weights[at + i]);
+        rows.weights.Append(reinterpret_cast<const std::byte*>(&weights), sizeof(weights));
+      }
+    } else {
+      copy(base_.accs, shape_.columns, rows.accs);
+      copy(base_.weights, 1, rows.weights);
+    }
     return rows;
   }
 
@@ -191,9 +201,15 @@ class TypedAccumulator : public ListAccumulator {
         if (!source.empty()) std::memcpy(target.data(), source.data(), source.size());
       };
       copy(from.keys, rows.keys);
-      copy(from.accs, rows.accs);
       copy(from.counts, rows.counts);
-      copy(from.weights, rows.weights);
+      if constexpr (Rows::kBinned) {
+        const auto* const weights = reinterpret_cast<const BinnedWeights*>(from.weights.data());
+        for (size_t i = 0; i < rows.accs.size(); ++i) rows.accs[i] = BinnedAt<typename Fold::Acc>(from, i);
+        for (size_t i = 0; i < rows.weights.size(); ++i) rows.weights[i] = weights[i].Sum();
+      } else {
+        copy(from.accs, rows.accs);
+        copy(from.weights, rows.weights);
+      }
       std::list<Rows> run;
       if (rows.size() > 0) run.push_back(std::move(rows));
       list_.AddWeights(partial.weights());

@@ -113,17 +113,15 @@ absl::Status ValidateNumerics(const TensorSpec& spec) {
 
 bool TakesBinned(const TensorSpec& spec) {
   const Op op = spec.aggregation.op;
-  return IsSum(op) && IsFloat(spec.dtype) && spec.layout == Layout::kDense;
+  return IsSum(op) && IsFloat(spec.dtype);
 }
 
 absl::Status ValidateBinned(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   if (a.numerics != Numerics::kBinned) return absl::OkStatus();
   if (!TakesBinned(spec)) {
-    return Invalid(
-        spec,
-        absl::StrCat("binned numerics are for sums and means of floats in layout dense, not for the op ", Name(a.op),
-                     " of ", Name(spec.dtype), " in layout ", spec.layout == Layout::kDense ? "dense" : "sparse"));
+    return Invalid(spec, absl::StrCat("binned numerics are for sums and means of floats, not for the op ", Name(a.op),
+                                      " of ", Name(spec.dtype)));
   }
   if (a.max_submissions > MaxBinnedSubmissions(spec)) {
     return Invalid(spec, absl::StrCat("binned sums of ", Name(spec.dtype), " take max_submissions up to ",
@@ -273,7 +271,7 @@ constexpr UnusedOption kUnused[] = {
     Unused(Has<&Options::quantile>, HasOp<Op::kQuantile>, "quantile is for the op quantile"),
     Unused(Has<&Options::absent>, HasOrder, "absent is for the ops median, trimmed_mean and quantile"),
     Unused(Is<&Options::numerics, Numerics::kBinned>, TakesBinned,
-           "binned numerics have no effect: no tensor has a sum or mean of floats in layout dense",
+           "binned numerics have no effect: no tensor has a sum or mean of floats",
            /*of_tensors=*/false),
     Unused(IsNotZero<&Options::result_top_k>, HasNorms,
            "result_top_k has no effect: no tensor has the result_layout sparse and values that are not modular",
@@ -360,10 +358,6 @@ absl::Status CheckRound(const RoundDraft& draft, absl::Span<const TensorSpec> sp
   if (draft.has_cluster && draft.privacy.has_value() && !draft.is_stored) {
     return absl::InvalidArgumentError(
         "privacy and cluster exclude each other: servers export no submissions of rounds with privacy");
-  }
-  for (const TensorSpec& spec : specs) {
-    if (!draft.has_cluster || spec.aggregation.numerics != Numerics::kBinned) continue;
-    return Invalid(spec, "a cluster has no binned sums; use canonical numerics");
   }
   if (!draft.accepts_partials) return absl::OkStatus();
   const auto refuse = [](absl::string_view other, absl::string_view reason) {

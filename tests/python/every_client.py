@@ -98,6 +98,7 @@ SPECS = {
     "float32 canonical": one("float32", 500, 4, return_counts=True, return_weights=True),
     "float32 fixed point": one("float32", 500, 2, numerics="fixed_point", value_bound=1e4, max_submissions=40),
     "binned": one("float32", 500, 2, numerics="binned", layout="dense", op="mean", weighting="by_weight"),
+    "binned sparse": one("float32", 500, 2, numerics="binned", op="coordinate_mean", weighting="by_weight"),
     "binned float64": one("float64", 500, numerics="binned", layout="dense", return_counts=True),
     "float64 mean by weight": one("float64", 500, 2, op="mean", weighting="by_weight", return_weights=True),
     "bfloat16 hashed keys": one("bfloat16", 0),

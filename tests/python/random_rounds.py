@@ -38,7 +38,7 @@ def random_tensor(
         options["layout"] = str(rng.choice(["sparse", "sparse", "dense"]))
         options["fill"] = float(rng.integers(0, 3)) if options["result_layout"] != "sparse" else 0.0
         options["on_empty"] = str(rng.choice(["fail", "keep"])) if options["layout"] == "dense" else "keep"
-    if options.get("layout") == "dense" and options["op"] in SUMS and dtype in FLOATS and rng.random() < 0.5:
+    if options["op"] in SUMS and dtype in FLOATS and rng.random() < 0.4:
         options["numerics"] = "binned" if takes_binned else "canonical"
     if options["result_layout"] == "auto" and rng.random() < 0.5:
         options["dense_threshold"] = float(rng.uniform(0.1, 1.0))

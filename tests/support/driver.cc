@@ -110,8 +110,8 @@ bool HavePartials(const std::vector<TensorSpec>& specs, const std::vector<RawSub
   for (const RawSubmission& submission : submissions)
     weights += submission.weight > 0 ? submission.weight : 0;  // NaN: 0
   return std::none_of(specs.begin(), specs.end(), [&](const TensorSpec& spec) {
-    const bool is_exact = !NeedsWeightSum(spec) || spec.aggregation.numerics == Numerics::kFixedPoint;
-    return OrderMatters(spec) || spec.aggregation.numerics == Numerics::kBinned || (!is_exact && weights > 0x1p53);
+    const bool is_exact = !NeedsWeightSum(spec) || spec.aggregation.numerics != Numerics::kCanonical;
+    return OrderMatters(spec) || (!is_exact && weights > 0x1p53);
   });
 }
 

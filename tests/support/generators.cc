@@ -67,9 +67,8 @@ TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
   const bool is_small = spec.num_rows != 0 && spec.num_rows <= 100000 / spec.row_width;
   if (is_small && spec.num_rows * spec.row_width <= 2000 && rng.OneIn(5)) spec.layout = Layout::kDense;
   const bool is_sum = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
-  if (spec.layout == Layout::kDense && is_sum && IsFloat(spec.dtype) && a.numerics == Numerics::kCanonical) {
-    a.numerics = rng.Coin() ? Numerics::kBinned : Numerics::kCanonical;
-  }
+  if (is_sum && IsFloat(spec.dtype) && a.numerics == Numerics::kCanonical && rng.OneIn(3))
+    a.numerics = Numerics::kBinned;
   if (is_small) {
     a.result_layout = rng.Pick({ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto});
     if (rng.OneIn(3)) a.dense_threshold = rng.Pick({1.0, 0.5, 1.0 / 3.0, 0.01});

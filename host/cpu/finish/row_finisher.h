@@ -141,15 +141,8 @@ class RowFinisher {
  private:
   // Returns: the sum of the weights of the contributors of row i.
   double KeyWeight(size_t i) const {
-    switch (params_.shape.key_weights) {
-      case KeyWeights::kFloat:
-        return std::bit_cast<double>(rows_->weights[i]);
-      case KeyWeights::kFixed:
-        return static_cast<double>(static_cast<int64_t>(rows_->weights[i])) * params_.weight_unit;
-      case KeyWeights::kNone:
-        break;
-    }
-    return rows_->counts[i];
+    if (params_.shape.key_weights == KeyWeights::kNone) return rows_->counts[i];
+    return WeightValue(params_.shape.key_weights, rows_->weights[i], params_.weight_unit);
   }
 
   // Returns: the divisor of row i; 0 if it is not divided.
@@ -178,7 +171,11 @@ class RowFinisher {
     } else {
       floats_.resize(n);
       floats = floats_.data();
-      ScaleIntegers(rows_->accs.data(), n, params_.value_unit, floats);
+      if constexpr (Rows::kBinned) {
+        for (size_t i = 0; i < n; ++i) floats[i] = rows_->accs[i].Value();
+      } else {
+        ScaleIntegers(rows_->accs.data(), n, params_.value_unit, floats);
+      }
     }
     const Op op = params_.spec->aggregation.op;
     if (op == Op::kMean) Divide(floats, n, params_.total_weight);

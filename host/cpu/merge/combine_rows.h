@@ -41,7 +41,7 @@ namespace internal {
 template <typename Fold>
 typename Fold::Acc Masked(bool takes, typename Fold::Acc acc) {
   using Acc = typename Fold::Acc;
-  if constexpr (Fold::kStart == Acc{0}) {
+  if constexpr (requires { acc& acc; } && Fold::kStart == Acc{}) {
     return acc & -static_cast<Acc>(takes);
   } else {
     return takes ? acc : Fold::kStart;

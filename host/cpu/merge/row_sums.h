@@ -92,13 +92,14 @@ class RowSums {
       });
     }
     uint64_t* const weights = ColumnOf(output.weights, output.divided_by == DividedBy::kWeight, weights_);
-    if (weights != nullptr) {
-      std::fill_n(weights, num_rows(), 0);
-      ForRows([&](size_t row, const RowOrigin& origin) {
-        const uint64_t weight =
-            IsOfBase(origin) ? base_->weights[origin.row] : sources_.sources[origin.source].key_weight;
-        AddWeight(shape_.key_weights, weight, weights[row]);
-      });
+    if constexpr (!Rows::kBinned) {  // IsFor is false of these
+      if (weights != nullptr) std::fill_n(weights, num_rows(), 0);
+      if (weights != nullptr)
+        ForRows([&](size_t row, const RowOrigin& origin) {
+          const uint64_t weight =
+              IsOfBase(origin) ? base_->weights[origin.row] : sources_.sources[origin.source].key_weight;
+          AddWeight(shape_.key_weights, weight, weights[row]);
+        });
     }
     CollectedRows rows;
     if (output.divided_by == DividedBy::kCount || output.divided_by == DividedBy::kWeight) {

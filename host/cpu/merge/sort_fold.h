@@ -111,7 +111,9 @@ class SortFold {
     tuples.words = reinterpret_cast<const uint64_t*>(sort_.words().data());
     tuples.size = sort_.words().size();
     if (!collector_.payload_is_value()) tuples.terms = collector_.terms().data();
-    if (shape_.key_weights != KeyWeights::kNone) tuples.weights = collector_.weights().data();
+    if constexpr (!Rows::kBinned) {
+      if (shape_.key_weights != KeyWeights::kNone) tuples.weights = collector_.weights().data();
+    }
     // There is an update: without one, each block begins at a key of the base, and its output is not direct. The first
     // update's dtype and scale are those of all updates if the payload is the value, and not read otherwise. The bound
     // and the scale are the spec's.
@@ -145,7 +147,7 @@ class SortFold {
       const uint64_t offset = entries[i].offset();
       const size_t begin = i;
       Acc acc = Fold::kStart;
-      uint64_t weight = 0;
+      typename Rows::WeightSum weight = {};
       do {
         const size_t index = entries[i].payload();
         if (columns_ == 1) Fold::Add(acc, terms[index]);
@@ -171,7 +173,7 @@ class SortFold {
       Acc* accs = rows.accs.data() + row * columns_;
       std::fill_n(accs, columns_, Fold::kStart);
       uint32_t count = 0;
-      uint64_t weight = 0;
+      typename Rows::WeightSum weight = {};
       for (; i < entries.size() && entries[i].offset() == offset; ++i) {
         const size_t index = entries[i].payload();
         const RowOrigin origin = collector_.origins()[index];

@@ -82,7 +82,7 @@ struct Sources {
   struct Source {
     LoadTerms<Term> load = nullptr;
     TermParams params;
-    uint64_t key_weight = 0;  // bits, see KeyWeights
+    typename FoldedRows<Key, typename Fold::Acc>::WeightSum key_weight = {};
   };
 
   explicit Sources(const MergeInput<Key, Fold>& input) {
@@ -113,8 +113,11 @@ struct Sources {
       source.load = TermLoader<Term>(update->dtype);
       source.params = MakeTermParams(*input.spec, {update->factor, update->weight});
       cursor.scale = source.params.value_scale;
-      if (input.shape.key_weights == KeyWeights::kFloat) source.key_weight = std::bit_cast<uint64_t>(update->weight);
-      if (input.shape.key_weights == KeyWeights::kFixed) {
+      if constexpr (FoldedRows<Key, typename Fold::Acc>::kBinned) {
+        source.key_weight.Add(update->weight);
+      } else if (input.shape.key_weights == KeyWeights::kFloat) {
+        source.key_weight = std::bit_cast<uint64_t>(update->weight);
+      } else if (input.shape.key_weights == KeyWeights::kFixed) {
         source.key_weight = static_cast<uint64_t>(FixedWeight(update->weight, input.weight_scale));
       }
       cursors.push_back(cursor);

@@ -45,6 +45,7 @@ class TableFold {
   using Acc = typename Fold::Acc;
   using Term = typename Fold::Term;
   using Rows = FoldedRows<Key, Acc>;
+  using WeightSum = typename Rows::WeightSum;
 
   // Returns: whether AddToTable (simd/kernels.h) fills the tables, which alone takes unchecked keys.
   static bool HasKernel(const MergeInput<Key, Fold>& input) { return kHasKernel && input.shape.columns > 0; }
@@ -148,7 +149,7 @@ class TableFold {
     window.table = table_.data();
     window.count_bytes = count_bytes_;
     window.counts = counts_.data();
-    if (shape_.key_weights != KeyWeights::kNone) window.weights = weights_.data();
+    if (shape_.key_weights != KeyWeights::kNone) window.weights = WordsOf(weights_);
     window.weight_scale = input_.weight_scale;
     window.tuples_ahead = sources_.TuplesAhead();
     if constexpr (std::is_same_v<Fold, SumFixed>) {
@@ -171,7 +172,7 @@ class TableFold {
     std::fill(counts_.begin(), counts_.end(), std::byte{0});
     if (shape_.key_weights == KeyWeights::kNone) return;
     weights_.resize(span + kVectorSlack);
-    std::fill(weights_.begin(), weights_.end(), 0);
+    std::fill(weights_.begin(), weights_.end(), WeightSum());
   }
 
   template <typename Count>
@@ -278,7 +279,7 @@ class TableFold {
     table.accs = table_.data();
     table.count_bytes = count_bytes_;
     table.counts = counts_.data();
-    if (shape_.key_weights != KeyWeights::kNone) table.weights = weights_.data();
+    if (shape_.key_weights != KeyWeights::kNone) table.weights = WordsOf(weights_);
     table.slots = span_;
     if constexpr (sizeof(Acc) == sizeof(uint64_t)) table.untouched = std::bit_cast<uint64_t>(Fold::kStart);
     table.fixed = std::is_same_v<Fold, SumFixed>;
@@ -296,14 +297,14 @@ class TableFold {
         if (counts[slot] == 0) continue;
         if (shape_.counts) rows.counts[row] = counts[slot];
         counts[slot] = 0;
-      } else {
+      } else if constexpr (std::is_same_v<Fold, SumFloat>) {
         // Only the float sum has no counters, and it has at least one column: its first is −0.0 if untouched.
-        if (std::bit_cast<uint64_t>(static_cast<double>(*accs)) == std::bit_cast<uint64_t>(-0.0)) continue;
+        if (std::bit_cast<uint64_t>(*accs) == std::bit_cast<uint64_t>(-0.0)) continue;
       }
       rows.keys[row] = static_cast<Key>(first_ + slot);
       std::copy_n(accs, columns_, rows.accs.data() + row * columns_);
       std::fill_n(accs, columns_, Fold::kStart);
-      if (shape_.key_weights != KeyWeights::kNone) rows.weights[row] = std::exchange(weights_[slot], 0);
+      if (shape_.key_weights != KeyWeights::kNone) rows.weights[row] = std::exchange(weights_[slot], {});
       ++row;
     }
     return row;
@@ -324,7 +325,7 @@ class TableFold {
   uint64_t table_slots_ = 0;
   Column<Acc> table_;
   Column<std::byte> counts_;
-  Column<uint64_t> weights_;  // bits as in FoldedRows::weights
+  Column<WeightSum> weights_;
 };
 
 }  // namespace sparseagg::cpu

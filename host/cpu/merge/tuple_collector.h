@@ -29,6 +29,7 @@ class TupleCollector {
  public:
   using Term = typename Fold::Term;
   using Rows = FoldedRows<Key, typename Fold::Acc>;
+  using WeightSum = typename Rows::WeightSum;
 
   // `base`: rows merged earlier that are collected before the updates' tuples; may be null.
   TupleCollector(const MergeInput<Key, Fold>& input, Sources<Key, Fold>& sources, const Rows* base)
@@ -65,7 +66,7 @@ class TupleCollector {
 
   // Columns of the collected tuples, by payload. Empty if the payload is the value.
   const Column<Term>& terms() const { return terms_; }           // of rows of one value
-  const Column<uint64_t>& weights() const { return weights_; }   // bits, see KeyWeights; empty if not summed
+  const Column<WeightSum>& weights() const { return weights_; }  // empty if not summed
   const Column<RowOrigin>& origins() const { return origins_; }  // if needs_origins()
 
  private:
@@ -230,7 +231,7 @@ class TupleCollector {
   uint64_t last_bucket_ = 0;
   // Columns of its tuples.
   Column<Term> terms_;
-  Column<uint64_t> weights_;
+  Column<WeightSum> weights_;
   Column<RowOrigin> origins_;
   Column<std::byte> unpacked_values_;  // scratch: values of one packed update
 };

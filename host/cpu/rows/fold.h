@@ -7,6 +7,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "host/base/binned.h"
+
 namespace sparseagg::cpu {
 
 // Each fold below has these members:
@@ -47,6 +49,17 @@ using SumFixed = ExactSum<int64_t, int64_t>;
 using SumInteger = ExactSum<int64_t, __int128>;
 // Sum modulo 2^64; the result takes the low 32 or 64 bits.
 using SumModular = ExactSum<uint64_t, uint64_t>;
+
+// Binned sum.
+template <class Sum>
+struct SumBinned {
+  using Term = double;
+  using Acc = Sum;
+  static constexpr bool kAnyOrder = true;
+  static constexpr Acc kStart = {};
+  static void Add(Acc& acc, Term term) { acc.Add(term); }
+  static void Combine(Acc& acc, const Acc& other) { acc.Merge(other); }
+};
 
 // Minimum, or maximum. NaN wins over every number.
 template <typename T, bool kIsMin>

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "host/base/binned.h"
 #include "host/base/column.h"
 #include "host/cpu/rows/direct_output.h"
 #include "host/spec/spec.h"
@@ -15,16 +16,18 @@
 namespace sparseagg::cpu {
 
 // Arithmetic in which the weights of a key's contributors are summed. A sum is held as 64 bits, those of a float64 or
-// of an int64. Zero bits are the empty sum of both.
+// of an int64, of which zero bits are the empty sum; or as a WideBinnedSum.
 enum class KeyWeights : uint8_t {
-  kNone,   // no sum: not needed, or the weights are uniform, so that the count is their sum
-  kFloat,  // float64, in canonical order
-  kFixed,  // int64 multiples of 2^-t, in any order
+  kNone,    // no sum: not needed, or the weights are uniform, so that the count is their sum
+  kFloat,   // float64, in canonical order
+  kFixed,   // int64 multiples of 2^-t, in any order
+  kBinned,  // WideBinnedSum, in any order
 };
 
 // Returns: the arithmetic that results of this tensor need.
 inline KeyWeights KeyWeightsOf(const TensorSpec& spec) {
   if (!NeedsKeyWeights(spec)) return KeyWeights::kNone;
+  if (spec.aggregation.numerics == Numerics::kBinned) return KeyWeights::kBinned;
   return spec.aggregation.numerics == Numerics::kFixedPoint ? KeyWeights::kFixed : KeyWeights::kFloat;
 }
 
@@ -36,6 +39,18 @@ inline void AddWeight(KeyWeights kind, uint64_t weight, uint64_t& sum) {
   sum = kind == KeyWeights::kFloat ? std::bit_cast<uint64_t>(std::bit_cast<double>(sum) + std::bit_cast<double>(weight))
                                    : sum + weight;
 }
+inline void AddWeight(KeyWeights, const WideBinnedSum& weight, WideBinnedSum& sum) { sum.Merge(weight); }
+
+// Returns: the value of a sum of weights. `unit`: 2^-t.
+inline double WeightValue(KeyWeights kind, uint64_t sum, double unit) {
+  return kind == KeyWeights::kFloat ? std::bit_cast<double>(sum)
+                                    : static_cast<double>(static_cast<int64_t>(sum)) * unit;
+}
+inline double WeightValue(KeyWeights, const WideBinnedSum& sum, double) { return sum.Value(); }
+
+// Returns: sums of weights as kernels take them; null for binned ones, of which no kernel knows.
+inline uint64_t* WordsOf(Column<uint64_t>& sums) { return sums.data(); }
+inline uint64_t* WordsOf(Column<WideBinnedSum>&) { return nullptr; }
 
 // The columns of folded rows besides the keys.
 struct RowShape {
@@ -49,10 +64,13 @@ inline RowShape ShapeOf(const TensorSpec& spec) { return {NumColumns(spec), Need
 // Rows in ascending order of key. All columns have an entry a row (`accs`: RowShape::columns); absent ones are empty.
 template <typename Key, typename Acc>
 struct FoldedRows {
+  static constexpr bool kBinned = std::is_same_v<Acc, NarrowBinnedSum> || std::is_same_v<Acc, WideBinnedSum>;
+  using WeightSum = std::conditional_t<kBinned, WideBinnedSum, uint64_t>;  // see KeyWeights
+
   Column<Key> keys;
   Column<Acc> accs;
   Column<uint32_t> counts;
-  Column<uint64_t> weights;  // bits of sums, see KeyWeights
+  Column<WeightSum> weights;
 
   size_t size() const { return keys.size(); }
   // Changes the number of rows. New rows are uninitialised.
@@ -71,7 +89,7 @@ struct FoldedRows {
   }
   size_t memory_bytes() const {
     return keys.size() * sizeof(Key) + accs.size() * sizeof(Acc) + counts.size() * sizeof(uint32_t) +
-           weights.size() * sizeof(uint64_t);
+           weights.size() * sizeof(WeightSum);
   }
 };
 
@@ -84,7 +102,7 @@ DirectOutput<Key> UnfinishedOutput(const RowShape& shape, FoldedRows<Key, Acc>& 
   output.dtype = std::is_same_v<Acc, double> ? DType::kFloat64 : DType::kInt64;
   output.values = reinterpret_cast<std::byte*>(rows.accs.data() + at * shape.columns);
   if (shape.counts) output.counts = rows.counts.data() + at;
-  if (shape.key_weights != KeyWeights::kNone) output.weights = rows.weights.data() + at;
+  if (shape.key_weights != KeyWeights::kNone) output.weights = WordsOf(rows.weights) + at;
   return output;
 }
 

@@ -36,6 +36,16 @@ RawSubmission Whole(const TensorSpec& spec, std::string id, const std::vector<do
   return Client(spec, std::move(id), std::move(keys), values, weight);
 }
 
+// Keys of one client, repeated ones and none at all among them.
+std::vector<uint64_t> SparseKeys(Rng& rng, uint64_t num_rows) {
+  std::vector<uint64_t> keys(rng.Below(90));
+  const uint64_t step =
+      rng.Pick<uint64_t>({1, num_rows == 0 ? uint64_t{1} << 57 : std::max<uint64_t>(1, num_rows / 70)});
+  for (uint64_t& key : keys) key = rng.Below(70) * step;
+  for (uint64_t& key : keys) key = num_rows == 0 ? key : key % num_rows;
+  return keys;
+}
+
 // Adds a partial of one aggregation to another, in pages of `max_rows`.
 void SendPartial(Aggregation& from, Aggregation& to, const std::string& id, uint64_t max_rows) {
   PartialBuilder builder(to.tensors());
@@ -66,8 +76,15 @@ void CheckRound(Engine& engine, uint64_t seed) {
   const auto width = static_cast<uint32_t>(1 + rng.Below(5));
   TensorSpec spec = BinnedSpec(dtype, rng.Pick({Op::kSum, Op::kMean, Op::kCoordinateMean}), 1 + rng.Below(70), width);
   AggregationSpec& a = spec.aggregation;
+  const bool is_sparse = rng.Coin();
+  if (is_sparse) {
+    spec.layout = Layout::kSparse;
+    spec.num_rows = rng.Pick<uint64_t>({5, 70, 5000, uint64_t{1} << 32, uint64_t{1} << 40, 0});
+  }
   a.weighting = rng.Pick({Weighting::kUniform, Weighting::kByWeight});
-  a.result_layout = rng.Pick({ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto});
+  const bool is_small = spec.num_rows != 0 && spec.num_rows <= 5000;
+  a.result_layout =
+      rng.Pick({ResultLayout::kSparse, is_small ? ResultLayout::kDense : ResultLayout::kSparse, ResultLayout::kAuto});
   a.return_counts = rng.Coin();
   a.return_weights = rng.Coin();
   a.prune_zeros = rng.OneIn(3);
@@ -78,13 +95,18 @@ void CheckRound(Engine& engine, uint64_t seed) {
   std::vector<RawSubmission> submissions;
   const uint64_t num_submissions = 1 + rng.Below(12);
   for (uint64_t i = 0; i < num_submissions; ++i) {
-    std::vector<double> values(spec.num_rows * width);
+    std::vector<uint64_t> keys;
+    if (is_sparse) keys = SparseKeys(rng, spec.num_rows);
+    std::vector<double> values((is_sparse ? keys.size() : spec.num_rows) * width);
     for (double& value : values) {
       value = is_zero && rng.Coin() ? 0.0 : std::ldexp(2 * rng.Unit() - 1, static_cast<int>(rng.Between(-60, 60)));
       if (rng.OneIn(500)) value = rng.Pick({HUGE_VAL, -HUGE_VAL, std::nan("")});
     }
-    const double weight = a.weighting == Weighting::kUniform ? 1.0 : 0.5 + static_cast<double>(rng.Below(400));
-    submissions.push_back(Whole(spec, absl::StrCat("client ", i), values, weight));
+    double weight = a.weighting == Weighting::kUniform ? 1.0 : 0.5 + static_cast<double>(rng.Below(400));
+    if (weight != 1.0 && rng.OneIn(9)) weight = rng.Pick({0.0, 0x1p960, 0x1p-1074});
+    std::string id = absl::StrCat("client ", i);
+    submissions.push_back(is_sparse ? Client(spec, std::move(id), std::move(keys), values, weight)
+                                    : Whole(spec, std::move(id), values, weight));
   }
   rng.Shuffle(submissions);
   std::vector<std::unique_ptr<Aggregation>> aggregations;
@@ -117,7 +139,7 @@ void CheckRound(Engine& engine, uint64_t seed) {
 TEST(EngineBinned, MergedAtRandomMoments_EqualsTheReference) {
   for (const EngineCase& engine_case : AvailableEngines()) {
     const std::unique_ptr<Engine> engine = engine_case.create();
-    for (uint64_t seed = 0; seed < 150 && !HasFailure(); ++seed) {
+    for (uint64_t seed = 0; seed < 400 && !HasFailure(); ++seed) {
       SCOPED_TRACE(::testing::Message() << engine_case.name << ", seed " << seed);
       CheckRound(*engine, seed);
     }

@@ -33,7 +33,7 @@ def test_model_has_the_bits_of_arrays_in_replies(server: sa.Client, tmp_path: An
 
 
 def test_model_has_the_bits_of_arrays_in_replies_with_a_cluster(tmp_path: Any) -> None:
-    strategy = SparseFedAvg(sparse=SPARSE, options={"numerics": "canonical"})  # a cluster has no binned sums
+    strategy = SparseFedAvg(sparse=SPARSE, options={"numerics": "canonical"})  # as a cluster sums
     wanted, _ = start(strategy, LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path)]), NODES))
     with Cluster(3, ranges=2) as cluster:
         for server in (cluster, ",".join(cluster.addresses)):

@@ -70,7 +70,7 @@ def test_canonical_sums_have_no_partial(client):
     opened.seal()
     with pytest.raises(sa.errors.FailedPreconditionError, match=r"'v' sums floats.*export its submissions"):
         export_partial(opened)
-    with pytest.raises(sa.errors.FailedPreconditionError, match="export its submissions, or sum in fixed point"):
+    with pytest.raises(sa.errors.FailedPreconditionError, match="export its submissions, or sum with binned numerics"):
         list(sa.Aggregator(spec).export_partial())
     with pytest.raises(sa.errors.InvalidArgumentError, match="accept_partials: tensor 'v' sums floats"):
         client.create_round(dataclasses.replace(spec, accept_partials=True))
@@ -99,7 +99,7 @@ def test_bad_partials_are_refused_by_name(client):
         blocks[0]: "has no block of tensor 'w'",
         good[:50]: "cut off|does not begin with a head",
         b"x" + good[1:]: "does not begin with",
-        with_field(1, 2): "version is 2; version 1 is known",
+        with_field(1, 1): "version is 1; version 2 is known",
         with_field(4, 2): "the fold is 2, and the aggregation has 1",
         with_field(7, 1): "the dtype is 1",
         with_field(8, 4): "values a row is 4",

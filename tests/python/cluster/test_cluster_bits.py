@@ -118,7 +118,7 @@ def test_random_rounds_with_cuda(cuda_clusters, seed):
 def check_random(clusters, seed):
     print("seed", seed)
     rng = np.random.default_rng([38, seed])
-    spec = random_spec(rng, takes_binned=False)  # a cluster refuses them
+    spec = random_spec(rng)
     if rng.random() < 0.4:
         spec = with_random_cuts(rng, spec)
     print(spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import re
 from typing import Any
 
@@ -282,11 +283,11 @@ def test_moments_do_not_depend_on_order_splits_or_a_memory_limit():
         assert part.moments.tobytes() == whole.moments.tobytes()
 
 
-# ---- binned sums of dense tensors: the same bits in any order, and the definition in integers (docs/numerics.md)
+# ---- binned sums: the same bits in any order, and the definition in integers (docs/numerics.md)
 
 
 SEEDS = range(7)  # each is a family of multisets
-COLUMNS, CLIENTS = 1500, 9
+COLUMNS, CLIENTS = 600, 9
 
 
 def binned(dtype: str = "float32", columns: int = COLUMNS, **options) -> sa.RoundSpec:
@@ -311,27 +312,59 @@ def multisets(rng: np.random.Generator, family: int, dtype: str) -> np.ndarray:
     return values.astype(dtype)
 
 
+# Tensors with their rows for the columns of the multisets: dense; close together, and far apart; with keys of 64 bits.
+TENSORS = {
+    "dense": sa.TensorSpec("v", "float32", num_rows=COLUMNS, layout="dense"),
+    "table": sa.TensorSpec("v", "float32", num_rows=2 * COLUMNS),
+    "rows": sa.TensorSpec("v", "float32", num_rows=2 * COLUMNS, row_width=5),
+    "sorted": sa.TensorSpec("v", "float32", num_rows=2**32),
+    "hashed": sa.TensorSpec("v", "float32", num_rows=0, row_width=3),
+}
+
+
 @pytest.mark.parametrize("family", SEEDS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_bits_are_those_of_the_definition_in_any_order(dtype, family):
+@pytest.mark.parametrize("name", TENSORS)
+def test_bits_are_those_of_the_definition_in_any_order(name, dtype, family):
     rng = np.random.default_rng(family)
     values, weights = multisets(rng, family, dtype), rng.integers(1, 500, CLIENTS) / 4
-    spec = binned(dtype, result_dtype="float64", weighting="by_weight")
-    expected = [
-        float(sum((BinnedSum(float(v) * float(w), dtype) for v, w in zip(column, weights)), BinnedSum(0.0, dtype)))
-        for column in values.T
-    ]
-    bits = np.array(expected).tobytes()
+    tensor = dataclasses.replace(TENSORS[name], dtype=dtype)
+    width, num_rows = tensor.row_width, COLUMNS // tensor.row_width
+    keys = np.arange(num_rows, dtype=np.uint64) * np.uint64((tensor.num_rows or 2**64) // num_rows)
+    lists = rng.random((CLIENTS, num_rows)) < (1 if tensor.layout == "dense" else 0.7)
+    options = {"op": "coordinate_mean", "return_counts": True, "return_weights": True}
+    spec = sa.RoundSpec([tensor], result_dtype="float64", weighting="by_weight", numerics="binned", **options)
+    rows, sums = {}, {}
+    for client, weight in enumerate(map(float, weights)):
+        for row in np.flatnonzero(lists[client]):
+            terms = [BinnedSum(float(v) * weight, dtype) for v in values[client, row * width : (row + 1) * width]]
+            rows[row] = [a + b for a, b in zip(rows.get(row, [0] * width), terms)]
+            sums[row] = sums.get(row, 0) + BinnedSum(weight)
+    means = np.array([[float(term) / float(sums[row]) for term in rows[row]] for row in sorted(rows)])
+    expected = means.tobytes(), lists.sum(0)[lists.any(0)].tolist(), [float(sums[row]) for row in sorted(rows)]
+
+    def add(to: sa.Aggregator, client: int) -> None:
+        order = rng.permutation(np.flatnonzero(lists[client]))
+        own = values[client, : num_rows * width].reshape(num_rows, width)
+        update = own if tensor.layout == "dense" else (keys[order], own[order])
+        to.add(
+            f"client {client}", update if width > 1 or tensor.layout != "dense" else own[:, 0], float(weights[client])
+        )
+
     for _ in range(5):
-        order = rng.permutation(CLIENTS)
-        parts = np.split(order, np.sort(rng.integers(0, CLIENTS, 2)))
         whole = sa.Aggregator(spec)
-        for part in parts:
+        for number, part in enumerate(np.split(rng.permutation(CLIENTS), np.sort(rng.integers(0, CLIENTS, 2)))):
             other = sa.Aggregator(spec, threads=int(rng.integers(1, 4)))
             for client in part:
-                other.add(f"client {client}", values[client], weight=float(weights[client]))
-            whole.merge(other)
-        assert whole.finish()["v"].values.tobytes() == bits
+                add(other, client)
+                if rng.random() < 0.3:
+                    other.export_partial()  # merges what is pending
+            if len(part) > 0 and rng.random() < 0.5:
+                whole.add_partial(f"part {number}", other.export_partial())
+            else:
+                whole.merge(other)
+        result = whole.finish()["v"]
+        assert (result.values.tobytes(), result.counts.tolist(), result.weights.tolist()) == expected
 
 
 # Of a block of one row: head, name, sum of weights, key, digits, top.
@@ -347,7 +380,6 @@ NO_WEIGHTS = "its sum of weights, with the digits .* and the top .*, is not one 
         (DIGITS + 15, 0xFE, NOT_A_SUM),
         (TOP, 0, NOT_A_SUM),
         (TOP, 48, NOT_A_SUM),
-        (TOP, 24 | 64, NOT_A_SUM),  # infinity, which the round refuses
         (KEYS, 1, "key 1 of row 0 is not below num_rows 1"),
         (TOTAL + 7, 1, NO_WEIGHTS),
         (TOTAL + 24, 1, NO_WEIGHTS),
@@ -367,5 +399,41 @@ def test_partials_that_no_submissions_make_are_refused(at, byte, reason):
     with pytest.raises(sa.errors.InvalidArgumentError, match=reason):
         root.add_partial("leaf", good[:at] + bytes([byte]) + good[at + 1 :])
     assert root.num_submissions == 0
+    root.add_partial("leaf", good)
+    assert root.finish()["v"].values.tolist() == [0.25]
+
+
+def test_a_partial_has_infinite_terms_only_where_submissions_can_make_them():
+    spec = binned(columns=1, weighting="by_weight")
+    source, root = sa.Aggregator(spec), sa.Aggregator(spec)
+    source.add("a", [3e38], weight=2.0**960)  # the product is beyond float64
+    root.add_partial("leaf", source.export_partial())
+    assert root.finish()["v"].values.tolist() == [np.inf]
+    source, root = sa.Aggregator(binned(columns=1)), sa.Aggregator(binned(columns=1))
+    source.add("a", [0.25])
+    good = b"".join(source.export_partial())
+    with pytest.raises(sa.errors.InvalidArgumentError, match="value 0 of row 0 is larger than 1 submissions can make"):
+        root.add_partial("leaf", good[:TOP] + bytes([good[TOP] | 64]) + good[TOP + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("at", "byte", "reason"),
+    [
+        (DIGITS + 7, 1, NOT_A_SUM),
+        (144, 4, "the count of row 0 is 4, of 3 submissions"),
+        (159, 1, "the weight of row 0, with the digits .* and the top .*, is not one of 3 submissions"),
+        (184, 0, NOT_A_SUM),
+    ],
+)
+def test_partials_of_sparse_sums_that_no_submissions_make_are_refused(at, byte, reason):
+    tensor = sa.TensorSpec("v", "float32", num_rows=9, op="coordinate_mean", weighting="by_weight", numerics="binned")
+    spec = sa.RoundSpec([tensor], return_counts=True)
+    source, root = sa.Aggregator(spec), sa.Aggregator(spec)
+    for client in range(3):
+        source.add(f"{client}", ([4], [0.25]), weight=2.0)
+    good = b"".join(source.export_partial())
+    assert len(good) == 192
+    with pytest.raises(sa.errors.InvalidArgumentError, match=reason):
+        root.add_partial("leaf", good[:at] + bytes([byte]) + good[at + 1 :])
     root.add_partial("leaf", good)
     assert root.finish()["v"].values.tolist() == [0.25]

@@ -56,7 +56,7 @@ def _problems(spec: RoundSpec, tensor: TensorSpec, how: Aggregation) -> Iterator
         yield "return_moments"
     if how.numerics == "binned":
         most = 2**24 - 1 if tensor.dtype == "float64" else 2**20 - 1
-        if not is_sum or not is_float(tensor) or tensor.layout != "dense" or (spec.max_submissions or 0) > most:
+        if not is_sum or not is_float(tensor) or (spec.max_submissions or 0) > most:
             yield "binned"
     if how.result_dtype not in (None, "float32", "float64"):
         yield "result_dtype"

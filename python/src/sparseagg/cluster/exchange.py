@@ -181,7 +181,7 @@ async def export_partial(
 
     The round stays as it is. There are partials of the tensors whose result does not depend on the order of
     submissions: with numerics "binned" or "fixed_point", of integers, and with the ops "min", "max" and "union". A
-    partial is about as large as the result (of binned sums 17 or 25 bytes a value); all of it is held in memory:
+    partial is about as large as the result (of binned sums 17 to 25 bytes a value); all of it is held in memory:
     ask for ranges of keys, where that is too much.
 
     Args:

@@ -193,8 +193,8 @@ class RoundSpec(Described):
         result_layout: "sparse", "dense", or "auto" for the smaller of the two. None: the layout of the tensor.
         numerics: by default "canonical": float64, folded per key in order of client id. "fixed_point": int64 multiples
             of 2^-s, added exactly on arrival; needs ``value_bound`` and ``max_submissions``. "binned": integers in bins
-            by magnitude, added on arrival without bounds; for sums and means of floats in layout "dense"; other tensors
-            of the round stay canonical. With each of them, the same submissions give the same bits in any order of
+            by magnitude, added on arrival without bounds; for sums and means of floats; other tensors of the round
+            stay canonical. With each of them, the same submissions give the same bits in any order of
             arrival.
         return_counts: adds |C(i)|, uint32; False by default; always with "union".
         return_weights: adds Σ_{C(i)} w_k, float64; False by default.
@@ -468,7 +468,7 @@ class RoundSpec(Described):
         if modular or how["result_layout"] != "sparse" or how.get("op") == "union":  # without norms of rows
             unused += ["result_top_k", "result_min_norm"]
         is_sum = how.get("op", "sum") in ("sum", "mean", "coordinate_mean")
-        if how.get("numerics") == "binned" and not (is_sum and is_float and layout == "dense"):
+        if how.get("numerics") == "binned" and not (is_sum and is_float):
             unused.append("numerics")
         return Aggregation(**{name: value for name, value in how.items() if name in own or name not in unused})
 
