@@ -8,12 +8,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One build for `make run`, the tests and the benchmarks, so that nothing is compiled twice.
 SERVER := build/dev/service/sparseagg-server
-DEMO_ARGS ?=
-WHEELS_ARGS ?=
+VERSION := $(shell sed -n 's/^project.sparseagg VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+WHEEL := build/wheel/sparseagg-$(VERSION)-py3-none-any.whl
 # Tests of Python run on half as many processes again as there are cores, since they wait for servers and browsers;
 # `PYTEST_ARGS='-n 0 -s'` shows what they print.
-PYTEST_ARGS ?=
-PARTS ?= cpp python
 PYTEST := $(BIN)/python -m pytest -n $(or $(JOBS),$(shell echo $$((($$(nproc) * 3 + 1) / 2))))
 
 # Ninja and ctest use all cores; `make JOBS=2 test` bounds it.
@@ -31,6 +29,8 @@ export CTEST_PARALLEL_LEVEL := $(or $(JOBS),$(shell nproc))
 run: build/dev/.with-python ## install what is missing, build, and run a federated job on real text (DEMO_ARGS="--servers 4": a cluster)
 	cmake --build --preset dev --target sparseagg-server sparseagg_python
 	$(BIN)/sparseagg demo --server $(SERVER) --out out/demo $(DEMO_ARGS)
+
+PARTS ?= cpp python
 
 # What comes from the network, from Debian's or Python's archive, is there before the minutes of compiling: prerequisites
 # are made from left to right. Then both halves run, whatever the first one finds.
@@ -55,7 +55,7 @@ test-crash: $(VENV)/.test build
 	$(BIN)/python tests/system/crash_cycles.py --cycles $(CYCLES) --server $(SERVER)
 	$(BIN)/python tests/system/cluster_crash_cycles.py --cycles $$(($(CYCLES) / 2)) --server $(SERVER)
 
-# The wheel under each Python and protobuf, into docs/compatibility-table.json (30 minutes).
+# The wheel under each Python and protobuf, into docs/compatibility-table.json (5 minutes).
 test-matrix: $(VENV)/.wheels $(WHEEL) server
 	$(BIN)/python scripts/test_matrix.py $(WHEEL) $(CURDIR)/$(SERVER)
 
@@ -81,30 +81,23 @@ test-integration-%: .venv-integrations/%/.done
 	SPARSEAGG_EXTENSION=off $(@D)/bin/pip install -q -e ./python
 	@touch $@
 
-RAY_VENV := build/ray-venv
-
 # Workers of Ray have niceness 15 by default, and hardly run where something is built meanwhile.
 .PHONY: test-ray
 test-ray: build ## rounds over several servers with Ray from PyPI, in an environment of its own (some minutes)
-	test -d $(RAY_VENV) || $(PYTHON) -m venv $(RAY_VENV)
-	SPARSEAGG_EXTENSION=off $(RAY_VENV)/bin/pip install -q -e './python[ray,test]' 'ray[data,default]'
-	RAY_worker_niceness=0 SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(RAY_VENV)/bin/python -m pytest \
+	test -d build/ray-venv || $(PYTHON) -m venv build/ray-venv
+	SPARSEAGG_EXTENSION=off build/ray-venv/bin/pip install -q -e './python[ray,test]' 'ray[data,default]'
+	RAY_worker_niceness=0 SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) build/ray-venv/bin/python -m pytest \
 	  -p no:cacheprovider -k 'ray or parquet or parts' \
 	  tests/python/cluster tests/system/test_cluster_crash_cycles.py
 
-TUTORIALS_VENV := build/tutorials-venv
-
 .PHONY: test-tutorials
 test-tutorials: build ## the tutorials of Flower and NVFlare, with these from PyPI in an environment of its own (some minutes)
-	test -d $(TUTORIALS_VENV) || $(PYTHON) -m venv $(TUTORIALS_VENV)
-	$(TUTORIALS_VENV)/bin/pip install -q 'flwr[simulation]>=1.41' 'nvflare>=2.9,<2.10'
-	SPARSEAGG_EXTENSION=off $(TUTORIALS_VENV)/bin/pip install -q -e ./python
+	test -d build/tutorials-venv || $(PYTHON) -m venv build/tutorials-venv
+	SPARSEAGG_EXTENSION=off build/tutorials-venv/bin/pip install -q -e ./python 'flwr[simulation]>=1.41' 'nvflare>=2.9,<2.10'
 	for page in flower nvflare; do RAY_worker_niceness=0 SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) \
-	  $(TUTORIALS_VENV)/bin/python scripts/run_page.py docs/tutorials/$$page.md; done
+	  build/tutorials-venv/bin/python scripts/run_page.py docs/tutorials/$$page.md; done
 
 # Without TESTS it does nothing where there is no nvcc.
-TESTS ?=
-
 .PHONY: cuda-engine
 cuda-engine: | deps-build deps-test ## compiles the CUDA engine for one architecture; TESTS=1: also builds and runs the engines' tests
 	cmake --preset cuda -DSPARSEAGG_CUDA=$(if $(TESTS),ON,AUTO)
@@ -128,8 +121,6 @@ fuzz: build/asan-ubsan/build.ninja ## fuzz targets under the sanitizers, SECONDS
 
 ## Package
 
-VERSION := $(shell sed -n 's/^project.sparseagg VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
-WHEEL := build/wheel/sparseagg-$(VERSION)-py3-none-any.whl
 # The preset of the bundle without CUDA and of the wheels. check-bundle has less to compile, and nothing to give away.
 BUNDLE ?= cpu-bundle
 BUNDLE_NAME := sparseagg-$(VERSION)-linux-$(shell uname -m)
@@ -177,7 +168,6 @@ $(foreach bundle,gpu cpu check,build/$(bundle)-bundle/build.ninja): build/%/buil
 
 # Of the GPU bundle and the CUDA wheel: 90-real for an H100 or H200 alone. Empty: all that the toolkit knows, and
 # WHEEL_ARCHITECTURES.
-ARCHITECTURES ?=
 WHEEL_ARCHITECTURES := 80-real;90-real;100-real;120-real;120-virtual
 
 build/static-libs/.done-4: scripts/static_libs.sh | deps-build deps-bundle
@@ -194,24 +184,20 @@ $(WHEEL): $(PACKAGE_FILES) $(sort $(dir $(PACKAGE_FILES))) | $(VENV)/bin/python
 
 ## Documentation
 
-DOCS_VENV := build/docs-venv
-
-$(DOCS_VENV)/.done: scripts/requirements-docs.txt | deps-python
-	test -d $(DOCS_VENV) || $(PYTHON) -m venv $(DOCS_VENV)
-	$(DOCS_VENV)/bin/pip install -q -r scripts/requirements-docs.txt
+build/docs-venv/.done: scripts/requirements-docs.txt | deps-python
+	test -d $(@D) || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install -q -r $<
 	@touch $@
 
 .PHONY: docs
-docs: $(DOCS_VENV)/.done deps-build ## the site, into build/site; a dead link or a page without a place in it fails (DOCS=serve: in a browser)
-	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs $(or $(DOCS),build)
+docs: build/docs-venv/.done deps-build ## the site, into build/site; a dead link or a page without a place in it fails (DOCS=serve: in a browser)
+	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs $(or $(DOCS),build)
 
 ## Measure
 
 # MODE is merge (updates in memory, beside other libraries; 20 minutes), round (whole rounds, beside Flower and NVFlare)
 # or service (the server under load, beside bare gRPC). QUICK=1 measures little of it, into out/bench.
 MODE ?= merge
-QUICK ?=
-BENCH_ARGS ?=
 BENCH_OUT := $(if $(QUICK),out/bench,bench/results)
 PEERS_VENV := .venv-peers
 PEERS_PYTHON := $(PEERS_VENV)/bin/python
@@ -301,10 +287,8 @@ $(addprefix $(VENV)/.,wheels lint deploy): $(VENV)/.%: scripts/requirements-%.tx
 	@touch $@
 
 # The comparison's environment: other libraries, and the package as anybody would install it.
-$(PEERS_PYTHON): | deps-python
-	$(PYTHON) -m venv $(PEERS_VENV)
-
-$(PEERS_VENV)/.peers: bench/peers/requirements.txt bench/peers/install.py | $(PEERS_PYTHON)
+$(PEERS_VENV)/.peers: bench/peers/requirements.txt bench/peers/install.py | deps-python
+	test -d $(@D) || $(PYTHON) -m venv $(@D)
 	$(PEERS_PYTHON) bench/peers/install.py $< || test -s $(PEERS_VENV)/absent.json  # a peer may be absent
 	@touch $@
 
