@@ -24,7 +24,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "bench/common/machine.h"
-#include "bench/common/must.h"
 #include "bench/gpu/gpu_cases.h"
 #include "cuda/cuda_engine.h"
 #include "cuda/device/device.h"

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/common/machine.h"
-#include "bench/common/must.h"
 #include "cuda/device_engine.h"
 #include "cuda/merge/batch.h"
 #include "cuda/merge/finisher.h"

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/common/machine.h"
-#include "bench/common/must.h"
 #include "host/aggregation.h"
 #include "host/cpu/cpu_engine.h"
 
