@@ -241,11 +241,10 @@ build/dev/build.ninja: CMakePresets.json | deps-build
 	cmake --preset dev $(CUDA_HERE) -DSPARSEAGG_TESTS=OFF
 
 # The Python extension, for the environment's Python; it goes where that environment's package is.
-PYTHON_EXTENSION = -DSPARSEAGG_PYTHON=ON -DPython_EXECUTABLE='$(CURDIR)/$(BIN)/python' \
-  -Dpybind11_DIR="$$($(BIN)/python -m pybind11 --cmakedir)"
+PYTHON_EXTENSION = -DSPARSEAGG_PYTHON=ON -DPython_EXECUTABLE='$(CURDIR)/$(BIN)/python'
 
 # So that the environment of `make run` has client, engine and server. Beyond what the server's build has anyway, the
-# engine takes two more files, 25 s of one core, and the packages python3-dev and pybind11; and, once, a protobuf that can
+# engine takes two more files, 25 s of one core, and the packages python3-dev and nanobind; and, once, a protobuf that can
 # be linked into it, two minutes of one core.
 build/dev/.with-python: build/dev/build.ninja python/engine/CMakeLists.txt | deps-extension $(VENV)/.demo
 	cmake --preset dev $(CUDA_HERE) $(PYTHON_EXTENSION)

@@ -143,12 +143,6 @@ class BuildEngine(build_ext):
             f"-DSPARSEAGG_PYTHON_OUTPUT={output}",
             f"-DPython_EXECUTABLE={sys.executable}",
         ]
-        try:
-            import pybind11  # of the build's requirements, else the system's
-        except ImportError:
-            pass
-        else:
-            configure.append(f"-Dpybind11_DIR={pybind11.get_cmake_dir()}")
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
         subprocess.run(configure, check=True)
         subprocess.run(["cmake", "--build", str(build), "--target", "sparseagg_python", "-j", jobs], check=True)

@@ -105,8 +105,8 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cuda", type=Path)
     arguments = parser.parse_args()
-    version = "cp{}{}".format(*sys.version_info)
-    (wheel,) = arguments.folder.resolve().glob(f"sparseagg-*-{version}-{version}-*.whl")
+    version = "cp{0}{1}-cp{0}{1}".format(*sys.version_info) if sys.version_info < (3, 12) else "cp312-abi3"
+    (wheel,) = arguments.folder.resolve().glob(f"sparseagg-*-{version}-*.whl")
     house = wheel.parent / "house"
     subprocess.run([sys.executable, "-m", "pip", "download", "-q", "-d", str(house), str(wheel)], check=True)
     with tempfile.TemporaryDirectory() as scratch:

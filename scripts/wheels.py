@@ -5,10 +5,10 @@
   scripts/wheels.py --cuda libsparseagg_cuda.so --out FOLDER
 
 CLIENT.whl is the wheel of the client alone (`make wheels`). BUILD is a build folder, named as its preset, whose
-programs need no library but libc's. One build there compiles the libraries once, then the programs and, for each
-Python, the binding (pybind11 has no stable ABI, and nanobind's begins with Python 3.12). Without --python: each of
-Python 3.9 to 3.13 that is found, as pythonX.Y on PATH or below ~/.pyenv/versions, and has its headers. Prints the
-wheels, with their sizes, and the seconds that this took.
+programs need no library but libc's. One build there compiles the libraries once, then the programs and the binding: for
+each Python up to 3.11, and once by the stable ABI for 3.12 and all later. Without --python: each of Python 3.9 to 3.12
+that is found, as pythonX.Y on PATH or below ~/.pyenv/versions, and has its headers. Prints the wheels, with their
+sizes, and the seconds that this took.
 
 With --cuda: the wheel sparseagg-cuda13 instead, the library with the CUDA engine that client and server load at run
 time. Fails where a wheel is less portable than its name says, or too large.
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-MINORS = range(9, 14)
+MINORS = range(9, 13)
 # What they are linked against (cmake/static.cmake): `auditwheel show` must find no newer symbol.
 LIBC = (2, 28)
 MAX_MB = 25
@@ -80,7 +80,7 @@ def find_pythons() -> list[Path]:
 
 
 class Python(NamedTuple):
-    """What a wheel has of the Python that it is for: "cp311", ".cpython-311-x86_64-linux-gnu.so", and its headers."""
+    """What a wheel has of the Python that it is for: "cp39-cp39" or "cp312-abi3", the engine's suffix, and headers."""
 
     tag: str
     suffix: str
@@ -90,10 +90,13 @@ class Python(NamedTuple):
 def described(python: Path) -> Python:
     """Asks a Python what it is."""
     script = (
-        "import sys, sysconfig; print('cp{}{}'.format(*sys.version_info))\n"
-        "print(sysconfig.get_config_var('EXT_SUFFIX')); print(sysconfig.get_paths()['include'])"
+        "import sys, sysconfig; print(sys.version_info[1]); print(sysconfig.get_config_var('EXT_SUFFIX'))\n"
+        "print(sysconfig.get_paths()['include'])"
     )
-    return Python(*said(python, "-c", script).splitlines())
+    minor, suffix, headers = said(python, "-c", script).splitlines()
+    if int(minor) >= 12:
+        return Python("cp312-abi3", ".abi3.so", headers)
+    return Python(f"cp3{minor}-cp3{minor}", suffix, headers)
 
 
 def build_all(pythons: list[Python], build: Path, output: Path) -> None:
@@ -102,7 +105,7 @@ def build_all(pythons: list[Python], build: Path, output: Path) -> None:
     said(
         *("cmake", "--preset", build.name, "-B", build, "-DSPARSEAGG_PYTHON=ON"),
         *(f"-DSPARSEAGG_PYTHON_OUTPUT={output}", f"-DSPARSEAGG_PYTHON_HEADERS={headers}"),
-        f"-Dpybind11_DIR={said(sys.executable, '-m', 'pybind11', '--cmakedir')}",
+        f"-DPython_EXECUTABLE={sys.executable}",
         cwd=REPOSITORY,
     )
     targets = ["sparseagg_python", *(Path(path).name for path in PROGRAMS.values())]
@@ -158,6 +161,8 @@ def check(wheel: Path, max_mb: int = MAX_MB) -> None:
     found = re.search(r'following platform tag: "manylinux_(\d+)_(\d+)_', report)
     if found is None or (int(found[1]), int(found[2])) > LIBC:
         fail(f"{wheel.name} is not as portable as its name says: {report}")
+    if "-abi3-" in wheel.name:
+        said(sys.executable, "-m", "abi3audit", "--strict", wheel)
     if wheel.stat().st_size > max_mb * 1e6:
         fail(f"{wheel.name} has {wheel.stat().st_size / 1e6:.1f} MB, more than {max_mb}")
     print(f"{wheel}  {wheel.stat().st_size / 1e6:.1f} MB")
@@ -184,7 +189,7 @@ def main() -> int:
     build = arguments.build.resolve()
     pythons = [described(python) for python in arguments.python or find_pythons()]
     if not pythons:
-        fail("no Python from 3.9 to 3.13 with its headers; --python names one")
+        fail("no Python from 3.9 to 3.12 with its headers; --python names one")
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         # Not in the temporary folder itself: a path that is new each time would have everything linked again.
@@ -196,7 +201,7 @@ def main() -> int:
         def packed(python: Python) -> Path:
             engine = Path(folder, f"_engine{python.suffix}")
             said("strip", "-o", engine, engines / engine.name)
-            return platform_wheel(arguments.client, engine, programs, f"{python.tag}-{python.tag}-{platform}", out)
+            return platform_wheel(arguments.client, engine, programs, f"{python.tag}-{platform}", out)
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             wheels = list(pool.map(packed, pythons))

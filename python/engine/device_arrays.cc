@@ -1,26 +1,19 @@
 #include "python/engine/device_arrays.h"
 
-#include <pybind11/stl.h>
-
-#include <tuple>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "python/engine/dlpack.h"
 #include "python/engine/errors.h"
 #include "python/engine/gil.h"
 
 namespace sparseagg::python {
 namespace {
 
-namespace py = pybind11;
-
 // CUDA's legacy default stream, as DLPack and the CUDA Array Interface number it. Neither knows a stream 0.
 constexpr uintptr_t kLegacyStream = 1;
 
-py::value_error NotReadable(absl::string_view why) { return py::value_error(std::string(why)); }
+nb::builtin_exception NotReadable(absl::string_view why) { return nb::value_error(std::string(why).c_str()); }
 
 // Returns: whether entries lie in row-major order without gaps. `strides`: in units of `unit`.
 bool IsContiguous(const std::vector<int64_t>& shape, const int64_t* strides, int64_t unit) {
@@ -34,143 +27,116 @@ bool IsContiguous(const std::vector<int64_t>& shape, const int64_t* strides, int
   return is_contiguous;
 }
 
-// A capsule's tensor, of either kind, which is given back to its library in the end.
-template <typename Managed>
-class DlpackArray : public DeviceArray {
- public:
-  DlpackArray(py::capsule& capsule, const char* used_name, int device) : managed_(capsule.get_pointer<Managed>()) {
-    if constexpr (std::is_same_v<Managed, dlpack::VersionedTensor>) {
-      if (managed_->version.major > dlpack::kMajorVersion) {
-        throw NotReadable(absl::StrCat("it is described in version ", managed_->version.major,
-                                       " of DLPack, but version 1 was asked for"));
-      }
-    }
-    const dlpack::Tensor& tensor = TensorOf(*managed_);
-    const dlpack::Device at = tensor.device;
-    if ((at.device_type != dlpack::kCuda && at.device_type != dlpack::kCudaManaged) || at.device_id != device) {
-      throw NotReadable(absl::StrCat("DLPack places it on device ", at.device_id, " of kind ", at.device_type,
-                                     ", but the engine reads CUDA device ", device));
-    }
-    shape_.assign(tensor.shape, tensor.shape + tensor.ndim);
-    dtype_ = NameOf(tensor.dtype);
-    is_contiguous_ = tensor.strides == nullptr || IsContiguous(shape_, tensor.strides, 1);
-    data_ = static_cast<const std::byte*>(tensor.data) + tensor.byte_offset;
-    // The last step that can fail: from here on the tensor is this object's to delete.
-    capsule.set_name(used_name);
+// Returns: NumPy's name of a type of DLPack's, or a text that is no tensor's dtype.
+std::string NameOf(nb::dlpack::dtype type) {
+  if (type.lanes != 1) return absl::StrCat("vectors of ", type.lanes);
+  const int bits = type.bits;
+  switch (static_cast<nb::dlpack::dtype_code>(type.code)) {
+    case nb::dlpack::dtype_code::Int:
+      return absl::StrCat("int", bits);
+    case nb::dlpack::dtype_code::UInt:
+      return absl::StrCat("uint", bits);
+    case nb::dlpack::dtype_code::Float:
+      return absl::StrCat("float", bits);
+    case nb::dlpack::dtype_code::Bfloat:
+      return absl::StrCat("bfloat", bits);
+    case nb::dlpack::dtype_code::Complex:
+      return absl::StrCat("complex", bits);
+    case nb::dlpack::dtype_code::Bool:
+      return "bool";
+    default:
+      return absl::StrCat("DLPack's type ", static_cast<int>(type.code), " of ", bits, " bits");
   }
-  ~DlpackArray() override {
-    if (managed_->deleter != nullptr) managed_->deleter(managed_);
-  }
-
- private:
-  static const dlpack::Tensor& TensorOf(const Managed& managed) { return managed.tensor; }
-  static std::string NameOf(dlpack::DataType type) {
-    if (type.lanes != 1) return absl::StrCat("vectors of ", type.lanes);
-    const int bits = type.bits;
-    switch (type.code) {
-      case 0:
-        return absl::StrCat("int", bits);
-      case 1:
-        return absl::StrCat("uint", bits);
-      case 2:
-        return absl::StrCat("float", bits);
-      case 4:
-        return absl::StrCat("bfloat", bits);
-      case 5:
-        return absl::StrCat("complex", bits);
-      case 6:
-        return "bool";
-      default:
-        return absl::StrCat("DLPack's type ", static_cast<int>(type.code), " of ", bits, " bits");
-    }
-  }
-
-  Managed* const managed_;
-};
-
-// An array with the CUDA Array Interface, version 3:
-// https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
-class InterfaceArray : public DeviceArray {
- public:
-  // `fields`: of the array, which may compute them anew at each look.
-  InterfaceArray(py::object array, const py::dict& fields) : array_(std::move(array)) {
-    if (fields.contains("mask") && !fields["mask"].is_none()) throw NotReadable("some of its entries are masked");
-    shape_ = fields["shape"].cast<std::vector<int64_t>>();
-    const auto type = fields["typestr"].cast<std::string>();
-    dtype_ = NameOf(type);
-    const auto address = fields["data"].cast<std::pair<uintptr_t, bool>>().first;
-    data_ = reinterpret_cast<const std::byte*>(address);  // NOLINT(performance-no-int-to-ptr): it comes so
-    if (fields.contains("strides") && !fields["strides"].is_none()) {
-      const auto strides = fields["strides"].cast<std::vector<int64_t>>();
-      if (strides.size() != shape_.size()) throw NotReadable("it has other numbers of strides than of axes");
-      is_contiguous_ = IsContiguous(shape_, strides.data(), std::stoll(type.substr(2)));
-    }
-  }
-
- private:
-  // `type`: byte order, kind and bytes, such as "<f4".
-  static std::string NameOf(const std::string& type) {
-    if (type.size() != 3 || type[0] == '>' || type[2] < '1' || type[2] > '8') return type;
-    const int bits = 8 * (type[2] - '0');
-    switch (type[1]) {
-      case 'i':
-        return absl::StrCat("int", bits);
-      case 'u':
-        return absl::StrCat("uint", bits);
-      case 'f':
-        return absl::StrCat("float", bits);
-      case 'b':
-        return "bool";
-      default:
-        return type;
-    }
-  }
-
-  const py::object array_;
-};
-
-std::unique_ptr<DeviceArray> BorrowByDlpack(const py::object& array, DeviceStream stream) {
-  const uintptr_t handle = stream.stream == 0 ? kLegacyStream : stream.stream;
-  const py::object lend = array.attr("__dlpack__");
-  py::object lent;
-  try {
-    lent = lend(py::arg("stream") = handle, py::arg("max_version") = py::make_tuple(dlpack::kMajorVersion, 0));
-  } catch (py::error_already_set& error) {
-    if (!error.matches(PyExc_TypeError)) throw;
-    lent = lend(py::arg("stream") = handle);  // a library from before DLPack 1.0, which knows no max_version
-  }
-  if (PyCapsule_IsValid(lent.ptr(), "dltensor_versioned") != 0) {
-    auto capsule = py::reinterpret_borrow<py::capsule>(lent);
-    return std::make_unique<DlpackArray<dlpack::VersionedTensor>>(capsule, "used_dltensor_versioned", stream.device);
-  }
-  if (PyCapsule_IsValid(lent.ptr(), "dltensor") != 0) {
-    auto capsule = py::reinterpret_borrow<py::capsule>(lent);
-    return std::make_unique<DlpackArray<dlpack::ManagedTensor>>(capsule, "used_dltensor", stream.device);
-  }
-  throw NotReadable("its __dlpack__ returns no DLPack capsule");
 }
 
-std::unique_ptr<DeviceArray> BorrowByInterface(const py::object& array, const LocalRuntime& runtime) {
-  const auto fields = array.attr("__cuda_array_interface__").cast<py::dict>();
-  auto borrowed = std::make_unique<InterfaceArray>(array, fields);
+// The same for a type of the CUDA Array Interface: byte order, kind and bytes, such as "<f4".
+std::string NameOf(const std::string& type) {
+  if (type.size() != 3 || type[0] == '>' || type[2] < '1' || type[2] > '8') return type;
+  const int bits = 8 * (type[2] - '0');
+  switch (type[1]) {
+    case 'i':
+      return absl::StrCat("int", bits);
+    case 'u':
+      return absl::StrCat("uint", bits);
+    case 'f':
+      return absl::StrCat("float", bits);
+    case 'b':
+      return "bool";
+    default:
+      return type;
+  }
+}
+
+std::unique_ptr<DeviceArray> BorrowByDlpack(const nb::object& array, DeviceStream stream) {
+  const uintptr_t handle = stream.stream == 0 ? kLegacyStream : stream.stream;
+  const nb::object lend = array.attr("__dlpack__");
+  nb::object capsule;
+  try {
+    capsule = lend(nb::arg("stream") = handle, nb::arg("max_version") = nb::make_tuple(nb::dlpack::major_version, 0));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+    capsule = lend(nb::arg("stream") = handle);  // a library from before DLPack 1.0, which knows no max_version
+  }
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
+    // Begins with its version, at which nanobind does not look.
+    const auto major = *static_cast<const uint32_t*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    if (major > nb::dlpack::major_version) {
+      throw NotReadable(absl::StrCat("it is described in version ", major, " of DLPack, but version ",
+                                     nb::dlpack::major_version, " was asked for"));
+    }
+  }
+  DeviceArray::Lent lent;
+  if (!nb::isinstance<nb::capsule>(capsule) || !nb::try_cast(capsule, lent)) {
+    throw NotReadable("its __dlpack__ returns no DLPack capsule");
+  }
+  const int kind = lent.device_type();
+  if ((kind != nb::device::cuda::value && kind != nb::device::cuda_managed::value) ||
+      lent.device_id() != stream.device) {
+    throw NotReadable(absl::StrCat("DLPack places it on device ", lent.device_id(), " of kind ", kind,
+                                   ", but the engine reads CUDA device ", stream.device));
+  }
+  std::vector<int64_t> shape(lent.shape_ptr(), lent.shape_ptr() + lent.ndim());
+  const bool is_contiguous = IsContiguous(shape, lent.stride_ptr(), 1);
+  std::string dtype = NameOf(lent.dtype());
+  return std::make_unique<DeviceArray>(std::move(lent), std::move(shape), std::move(dtype), is_contiguous);
+}
+
+// By version 3 of the interface: https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
+std::unique_ptr<DeviceArray> BorrowByInterface(const nb::object& array, const LocalRuntime& runtime) {
+  const auto fields = nb::cast<nb::dict>(array.attr("__cuda_array_interface__"));  // which may be computed at each look
+  const auto has = [&](const char* name) { return fields.contains(name) && !fields[name].is_none(); };
+  if (has("mask")) throw NotReadable("some of its entries are masked");
+  auto shape = nb::cast<std::vector<int64_t>>(fields["shape"]);
+  const auto type = nb::cast<std::string>(fields["typestr"]);
+  const auto address = nb::cast<std::pair<uintptr_t, bool>>(fields["data"]).first;
+  bool is_contiguous = true;
+  if (has("strides")) {
+    const auto strides = nb::cast<std::vector<int64_t>>(fields["strides"]);
+    if (strides.size() != shape.size()) throw NotReadable("it has other numbers of strides than of axes");
+    is_contiguous = IsContiguous(shape, strides.data(), std::stoll(type.substr(2)));
+  }
   // None says that nothing has to be awaited, but Numba also says it of its default stream, which is CUDA's: so that
   // stream is followed, which costs little.
   uintptr_t stream = kLegacyStream;
-  if (fields.contains("stream") && !fields["stream"].is_none()) {
-    stream = fields["stream"].cast<uintptr_t>();
+  if (has("stream")) {
+    stream = nb::cast<uintptr_t>(fields["stream"]);
     if (stream == 0) throw NotReadable("its __cuda_array_interface__ names the stream 0, which is ambiguous");
   }
   ThrowIfError(WithoutGil([&] { return runtime.FollowStream(stream); }));
-  return borrowed;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): it comes so
+  DeviceArray::Lent lent(reinterpret_cast<const void*>(address), 0, nullptr, array, nullptr, nb::dtype<uint8_t>(),
+                         nb::device::cuda::value);
+  return std::make_unique<DeviceArray>(std::move(lent), std::move(shape), NameOf(type), is_contiguous);
 }
 
 }  // namespace
 
-std::unique_ptr<DeviceArray> DeviceArray::Borrow(const py::object& array, const LocalRuntime& runtime) {
+std::unique_ptr<DeviceArray> DeviceArray::Borrow(const nb::object& array, const LocalRuntime& runtime) {
   const std::optional<DeviceStream> stream = runtime.device_stream();
   if (!stream.has_value()) throw NotReadable("it is in the memory of a GPU, but the engine reads only host memory");
-  if (py::hasattr(array, "__dlpack__")) return BorrowByDlpack(array, *stream);
-  return BorrowByInterface(array, runtime);
+  return CallPython([&] {
+    return nb::hasattr(array, "__dlpack__") ? BorrowByDlpack(array, *stream) : BorrowByInterface(array, runtime);
+  });
 }
 
 std::optional<std::pair<int, uintptr_t>> StreamOf(const LocalRuntime& runtime) {
@@ -188,8 +154,8 @@ uint64_t DeviceArray::size() const {
 std::optional<InputKeys> DeviceArray::AsKeys() const {
   const auto as = [this](auto key) -> std::optional<InputKeys> {
     using Key = decltype(key);
-    if (reinterpret_cast<uintptr_t>(data_) % sizeof(Key) != 0) return std::nullopt;
-    return absl::MakeConstSpan(reinterpret_cast<const Key*>(data_), size());
+    if (reinterpret_cast<uintptr_t>(data()) % sizeof(Key) != 0) return std::nullopt;
+    return absl::MakeConstSpan(reinterpret_cast<const Key*>(data()), size());
   };
   if (shape_.size() != 1 || !is_contiguous_) return std::nullopt;
   if (dtype_ == "int32") return as(int32_t{});
@@ -200,15 +166,15 @@ std::optional<InputKeys> DeviceArray::AsKeys() const {
 }
 
 bool DeviceArray::HasValuesOf(const TensorSpec& spec) const {
-  if (!is_contiguous_ || reinterpret_cast<uintptr_t>(data_) % SizeOf(spec.dtype) != 0) return false;
+  if (!is_contiguous_ || reinterpret_cast<uintptr_t>(data()) % SizeOf(spec.dtype) != 0) return false;
   return dtype_ == Name(spec.dtype) || (spec.dtype == DType::kBFloat16 && dtype_ == "uint16");
 }
 
-void DefineDeviceArray(py::module_& module) {
-  py::class_<DeviceArray>(module, "DeviceArray")
-      .def_property_readonly("shape", [](const DeviceArray& a) { return py::tuple(py::cast(a.shape())); })
-      .def_property_readonly("dtype", &DeviceArray::dtype)
-      .def_property_readonly("is_contiguous", &DeviceArray::is_contiguous);
+void DefineDeviceArray(nb::module_& module) {
+  nb::class_<DeviceArray>(module, "DeviceArray")
+      .def_prop_ro("shape", [](const DeviceArray& a) { return nb::tuple(nb::cast(a.shape())); })
+      .def_prop_ro("dtype", &DeviceArray::dtype)
+      .def_prop_ro("is_contiguous", &DeviceArray::is_contiguous);
 }
 
 }  // namespace sparseagg::python

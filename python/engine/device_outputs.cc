@@ -1,7 +1,4 @@
-#include "python/engine/device_outputs.h"
-
-#include <pybind11/stl.h>
-
+// Results in CUDA memory, as Python objects that lend their arrays to other libraries.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,12 +8,31 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "python/engine/dlpack.h"
+#include "python/engine/outputs.h"
 
 namespace sparseagg::python {
 namespace {
 
-namespace py = pybind11;
+namespace dlpack = nb::dlpack;
+
+// What DLPack's two kinds of capsules point to: https://dmlc.github.io/dlpack/latest/c_api.html. nb::ndarray lends by
+// the same, but takes the GIL to take an array back, which some libraries give on a thread that must not wait.
+struct ManagedTensor {
+  dlpack::dltensor tensor;
+  void* manager_context;
+  void (*deleter)(ManagedTensor*);
+};
+struct VersionedTensor {
+  uint32_t major_version;
+  uint32_t minor_version;
+  void* manager_context;
+  void (*deleter)(VersionedTensor*);
+  uint64_t flags;
+  dlpack::dltensor tensor;
+};
+
+template <typename Managed>
+constexpr const char* kName = std::is_same_v<Managed, VersionedTensor> ? "dltensor_versioned" : "dltensor";
 
 // What keeps a result's columns. In a child process, which has no CUDA, they are left alone.
 class Owner {
@@ -44,34 +60,35 @@ class DeviceColumn {
 
   const std::vector<int64_t>& shape() const { return shape_; }
   std::string dtype() const { return std::string(Name(dtype_)); }
-  std::pair<int, int> DlpackDevice() const { return {dlpack::kCuda, device_}; }
+  std::pair<int, int> DlpackDevice() const { return {nb::device::cuda::value, device_}; }
 
   // DLPack's: https://data-apis.org/array-api/latest/API_specification/generated/array_api.array.__dlpack__.html
   // `stream` needs nothing, for the column is complete. Errors: BufferError: another device, or a copy, is asked for.
-  py::capsule Dlpack(const py::object&, const std::optional<std::pair<uint32_t, uint32_t>>& max_version,
-                     const std::optional<std::pair<int, int>>& to_device, std::optional<bool> copy) const {
-    if (copy.value_or(false)) throw py::buffer_error("a column of a result is lent, not copied");
+  nb::object Dlpack(const nb::object&, const std::optional<std::pair<uint32_t, uint32_t>>& max_version,
+                    const std::optional<std::pair<int, int>>& to_device, std::optional<bool> copy) const {
+    if (copy.value_or(false)) throw nb::buffer_error("a column of a result is lent, not copied");
     if (to_device.has_value() && *to_device != DlpackDevice()) {
-      throw py::buffer_error(absl::StrCat("the column is on CUDA device ", device_, ", and is lent only there"));
+      throw nb::buffer_error(
+          absl::StrCat("the column is on CUDA device ", device_, ", and is lent only there").c_str());
     }
-    if (max_version.has_value() && max_version->first >= dlpack::kMajorVersion) {
-      return Lend<dlpack::VersionedTensor>("dltensor_versioned");
+    if (max_version.has_value() && max_version->first >= dlpack::major_version) {
+      return Lend<VersionedTensor>();
     }
-    return Lend<dlpack::ManagedTensor>("dltensor");
+    return Lend<ManagedTensor>();
   }
 
   // Version 3 of https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
-  py::dict Interface() const {
+  nb::dict Interface() const {
     if (dtype_ == DType::kBFloat16) {
-      throw py::attribute_error("the CUDA Array Interface has no bfloat16; __dlpack__ has");
+      throw nb::attribute_error("the CUDA Array Interface has no bfloat16; __dlpack__ has");
     }
     const char kind = IsFloat(dtype_) ? 'f' : IsModular(dtype_) ? 'u' : 'i';
-    py::dict fields;
-    fields["shape"] = py::tuple(py::cast(shape_));
+    nb::dict fields;
+    fields["shape"] = nb::tuple(nb::cast(shape_));
     fields["typestr"] = absl::StrCat("<", std::string(1, kind), SizeOf(dtype_));
-    fields["data"] = py::make_tuple(reinterpret_cast<uintptr_t>(data_), false);
-    fields["strides"] = py::none();
-    fields["stream"] = py::none();
+    fields["data"] = nb::make_tuple(reinterpret_cast<uintptr_t>(data_), false);
+    fields["strides"] = nb::none();
+    fields["stream"] = nb::none();
     fields["version"] = 3;
     return fields;
   }
@@ -87,7 +104,7 @@ class DeviceColumn {
   };
 
   template <typename Managed>
-  py::capsule Lend(const char* name) const {
+  nb::object Lend() const {
     auto lent = std::make_unique<Lent<Managed>>(Lent<Managed>{{}, shape_, {}, owner_});
     lent->strides.resize(shape_.size());
     int64_t stride = 1;
@@ -95,41 +112,37 @@ class DeviceColumn {
       lent->strides[d] = stride;
       stride *= shape_[d];
     }
-    dlpack::Tensor tensor = {};
+    dlpack::dltensor tensor;
     tensor.data = const_cast<void*>(data_);  // NOLINT(cppcoreguidelines-pro-type-const-cast): the caller's from now on
-    tensor.device = {dlpack::kCuda, device_};
+    tensor.device = {nb::device::cuda::value, device_};
     tensor.ndim = static_cast<int32_t>(shape_.size());
     tensor.dtype = {TypeCode(), static_cast<uint8_t>(8 * SizeOf(dtype_)), 1};
     tensor.shape = lent->shape.data();
     tensor.strides = lent->strides.data();
     lent->managed.tensor = tensor;
-    if constexpr (std::is_same_v<Managed, dlpack::VersionedTensor>) lent->managed.version = {dlpack::kMajorVersion, 0};
+    if constexpr (std::is_same_v<Managed, VersionedTensor>) lent->managed.major_version = dlpack::major_version;
     lent->managed.manager_context = lent.get();
     lent->managed.deleter = [](Managed* managed) { delete static_cast<Lent<Managed>*>(managed->manager_context); };
     Managed* const managed = &lent.release()->managed;
     // Whoever takes the tensor over gives the capsule another name, and calls the deleter.
-    PyObject* const capsule = PyCapsule_New(managed, name, [](PyObject* object) {
-      const char* const its_name = PyCapsule_GetName(object);
-      if (absl::string_view(its_name) != NameOf<Managed>()) return;
-      auto* const kept = static_cast<Managed*>(PyCapsule_GetPointer(object, its_name));
+    PyObject* const capsule = PyCapsule_New(managed, kName<Managed>, [](PyObject* object) {
+      if (PyCapsule_IsValid(object, kName<Managed>) == 0) return;
+      auto* const kept = static_cast<Managed*>(PyCapsule_GetPointer(object, kName<Managed>));
       kept->deleter(kept);
     });
     if (capsule == nullptr) {
       managed->deleter(managed);
-      throw py::error_already_set();
+      throw nb::python_error();
     }
-    return py::reinterpret_steal<py::capsule>(capsule);
-  }
-
-  template <typename Managed>
-  static constexpr absl::string_view NameOf() {
-    return std::is_same_v<Managed, dlpack::VersionedTensor> ? "dltensor_versioned" : "dltensor";
+    return nb::steal(capsule);
   }
 
   uint8_t TypeCode() const {
-    if (dtype_ == DType::kBFloat16) return 4;
-    if (IsFloat(dtype_)) return 2;
-    return IsModular(dtype_) ? 1 : 0;
+    const dlpack::dtype_code code = dtype_ == DType::kBFloat16 ? dlpack::dtype_code::Bfloat
+                                    : IsFloat(dtype_)          ? dlpack::dtype_code::Float
+                                    : IsModular(dtype_)        ? dlpack::dtype_code::UInt
+                                                               : dlpack::dtype_code::Int;
+    return static_cast<uint8_t>(code);
   }
 
   const void* const data_;
@@ -141,45 +154,45 @@ class DeviceColumn {
 
 }  // namespace
 
-py::dict ToPython(const DeviceResult& result, int device, const LocalRuntime& runtime) {
+nb::dict ToPython(const DeviceResult& result, int device, const LocalRuntime& runtime) {
   const auto owner = std::make_shared<const Owner>(result.owner, runtime);
   const auto rows = static_cast<int64_t>(result.num_keys);
   const auto column = [&](const void* data, std::vector<int64_t> shape, DType dtype) {
-    return py::cast(std::make_unique<DeviceColumn>(data, std::move(shape), dtype, device, owner));
+    return nb::cast(std::make_unique<DeviceColumn>(data, std::move(shape), dtype, device, owner));
   };
-  py::dict out;
+  nb::dict out;
   out["layout"] = result.layout == Layout::kDense ? "dense" : "sparse";
   out["dtype"] = std::string(Name(result.dtype));
-  out["keys"] = py::none();
+  out["keys"] = nb::none();
   if (result.layout == Layout::kSparse) {
     out["keys"] = column(result.d_keys, {rows}, result.key_bytes == 4 ? DType::kUInt32 : DType::kUInt64);
   }
-  out["values"] = py::none();
+  out["values"] = nb::none();
   if (result.has_values) {
     std::vector<int64_t> shape = {rows};
     if (result.row_width != 1) shape.push_back(result.row_width);
     out["values"] = column(result.d_values, std::move(shape), result.dtype);
   }
-  const auto optional = [&](const void* data, DType dtype) -> py::object {
+  const auto optional = [&](const void* data, DType dtype) -> nb::object {
     // Without rows there is no column, either; the package knows whether the spec asks for one.
     return column(data, {data == nullptr ? 0 : rows}, dtype);
   };
   out["counts"] = optional(result.d_counts, DType::kUInt32);
   out["weights"] = optional(result.d_weights, DType::kFloat64);
   out["fixed_point_shift"] =
-      result.fixed_point_shift.has_value() ? py::object(py::int_(*result.fixed_point_shift)) : py::none();
+      result.fixed_point_shift.has_value() ? nb::object(nb::int_(*result.fixed_point_shift)) : nb::none();
   out["plan"] = "";
   return out;
 }
 
-void DefineDeviceColumn(py::module_& module) {
-  py::class_<DeviceColumn>(module, "DeviceColumn")
-      .def_property_readonly("shape", [](const DeviceColumn& c) { return py::tuple(py::cast(c.shape())); })
-      .def_property_readonly("dtype", &DeviceColumn::dtype)
-      .def_property_readonly("__cuda_array_interface__", &DeviceColumn::Interface)
+void DefineDeviceColumn(nb::module_& module) {
+  nb::class_<DeviceColumn>(module, "DeviceColumn")
+      .def_prop_ro("shape", [](const DeviceColumn& c) { return nb::tuple(nb::cast(c.shape())); })
+      .def_prop_ro("dtype", &DeviceColumn::dtype)
+      .def_prop_ro("__cuda_array_interface__", &DeviceColumn::Interface)
       .def("__dlpack_device__", &DeviceColumn::DlpackDevice)
-      .def("__dlpack__", &DeviceColumn::Dlpack, py::kw_only(), py::arg("stream") = py::none(),
-           py::arg("max_version") = py::none(), py::arg("dl_device") = py::none(), py::arg("copy") = py::none());
+      .def("__dlpack__", &DeviceColumn::Dlpack, nb::kw_only(), nb::arg("stream") = nb::none(),
+           nb::arg("max_version") = nb::none(), nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none());
 }
 
 }  // namespace sparseagg::python

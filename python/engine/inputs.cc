@@ -1,7 +1,6 @@
 #include "python/engine/inputs.h"
 
 #include <pthread.h>
-#include <pybind11/stl.h>
 
 #include <algorithm>
 #include <optional>
@@ -11,66 +10,14 @@
 
 #include "host/cpu/cpu_engine.h"
 #include "python/engine/device_arrays.h"
+#include "python/engine/gil.h"
+#include "python/engine/numpy.h"
 
 namespace sparseagg::python {
 namespace {
 
-namespace py = pybind11;
-
-// Properties of an array whose type is exactly numpy.ndarray, contiguous, aligned and in the machine's byte order.
-struct PlainArray {
-  const void* data;
-  Py_ssize_t size;
-  int dimensions;
-  Py_ssize_t length;  // of the first axis; 1 if there is none
-  char kind;          // 'i', 'u', 'f'
-  size_t item_bytes;
-};
-
-size_t ItemBytes(int type_num) {
-  using Api = py::detail::npy_api;
-  switch (type_num) {
-    case Api::NPY_BYTE_:
-    case Api::NPY_UBYTE_:
-      return 1;
-    case Api::NPY_SHORT_:
-    case Api::NPY_USHORT_:
-      return sizeof(short);  // NOLINT(google-runtime-int): as numpy names its types
-    case Api::NPY_INT_:
-    case Api::NPY_UINT_:
-      return sizeof(int);
-    case Api::NPY_LONG_:
-    case Api::NPY_ULONG_:
-      return sizeof(long);  // NOLINT(google-runtime-int)
-    case Api::NPY_LONGLONG_:
-    case Api::NPY_ULONGLONG_:
-      return sizeof(long long);  // NOLINT(google-runtime-int)
-    case Api::NPY_FLOAT_:
-      return sizeof(float);
-    case Api::NPY_DOUBLE_:
-      return sizeof(double);
-    case 23:  // half, which pybind11 has no name for
-      return 2;
-    default:
-      return 0;
-  }
-}
-
-// Returns: nullopt if the object is not a plain array of a known dtype.
-std::optional<PlainArray> AsPlain(PyObject* object) {
-  const auto& api = py::detail::npy_api::get();
-  if (Py_TYPE(object) != api.PyArray_Type_) return std::nullopt;
-  const auto* array = py::detail::array_proxy(object);
-  constexpr int kWanted = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
-  if ((array->flags & kWanted) != kWanted) return std::nullopt;
-  const auto* descriptor = py::detail::array_descriptor_proxy(array->descr);
-  if (descriptor->byteorder == '>') return std::nullopt;
-  PlainArray out{array->data, 1, array->nd, 1, descriptor->kind, ItemBytes(descriptor->type_num)};
-  if (out.item_bytes == 0) return std::nullopt;
-  if (array->nd > 0) out.length = array->dimensions[0];
-  for (int d = 0; d < array->nd; ++d) out.size *= array->dimensions[d];
-  return out;
-}
+using numpy::AsPlain;
+using numpy::PlainArray;
 
 // Keys of an update from which on they are left to the merge. A merge of many small updates waits for cache lines, of
 // which 64-bit keys fill twice as many as copied ones.
@@ -80,15 +27,15 @@ constexpr int64_t kFewestLeft = 4096;
 // over a memoryview of bytes. Null for other arrays, also for those that lie in bytes since they were unpickled: they,
 // or views of them, are written to.
 PyObject* FixedBytes(PyObject* array, const PlainArray& plain) {
-  const auto& api = py::detail::npy_api::get();
   PyObject* base = array;
-  while (base != nullptr && Py_TYPE(base) == api.PyArray_Type_) base = py::detail::array_proxy(base)->base;
+  while (base != nullptr && numpy::IsArray(base)) base = reinterpret_cast<numpy::Array*>(base)->base;
   if (base == nullptr || PyMemoryView_Check(base) == 0) return nullptr;
-  PyObject* const bytes = PyMemoryView_GET_BASE(base);
-  if (bytes == nullptr || PyBytes_CheckExact(bytes) == 0) return nullptr;
-  const auto offset = reinterpret_cast<uintptr_t>(plain.data) - reinterpret_cast<uintptr_t>(PyBytes_AS_STRING(bytes));
-  const auto size = static_cast<uintptr_t>(PyBytes_GET_SIZE(bytes));
-  return offset <= size && static_cast<size_t>(plain.size) * plain.item_bytes <= size - offset ? bytes : nullptr;
+  const nb::object bytes = nb::handle(base).attr("obj");  // which the memoryview keeps
+  if (PyBytes_CheckExact(bytes.ptr()) == 0) return nullptr;
+  const auto offset =
+      reinterpret_cast<uintptr_t>(plain.data) - reinterpret_cast<uintptr_t>(PyBytes_AsString(bytes.ptr()));
+  const auto size = static_cast<uintptr_t>(PyBytes_Size(bytes.ptr()));
+  return offset <= size && static_cast<size_t>(plain.size) * plain.item_bytes <= size - offset ? bytes.ptr() : nullptr;
 }
 
 std::optional<InputKeys> AsKeys(const PlainArray& array) {
@@ -136,7 +83,10 @@ void Released::Drop() {
     std::lock_guard lock(mu_);
     objects.swap(objects_);
   }
-  for (PyObject* object : objects) Py_DECREF(object);  // may run any Python code, so not under the lock
+  // May run any Python code, so not under the lock.
+  CallPython([&] {
+    for (PyObject* object : objects) Py_DECREF(object);
+  });
 }
 
 std::shared_ptr<const void> OwnReferences(std::vector<PyObject*>&& references) {
@@ -199,7 +149,7 @@ class InputReader::Builder {
 
 InputReader::InputReader(absl::Span<const TensorSpec> tensors)
     : tensors_(tensors), leaves_keys_(tensors.size(), false) {
-  for (size_t t = 0; t < tensors_.size(); ++t) index_[py::str(tensors_[t].name)] = t;
+  for (size_t t = 0; t < tensors_.size(); ++t) index_[nb::str(tensors_[t].name.c_str(), tensors_[t].name.size())] = t;
 }
 
 void InputReader::LeaveKeys() {
@@ -209,19 +159,19 @@ void InputReader::LeaveKeys() {
   }
 }
 
-Submission InputReader::Read(std::string client_id, py::handle update, bool pairs, const py::object& convert) const {
+Submission InputReader::Read(std::string client_id, nb::handle update, bool pairs, const nb::object& convert) const {
   Builder builder(tensors_.size());
   if (!ReadFast(update.ptr(), pairs, builder)) {
     builder.Clear();
-    ReadConverted(convert(client_id, update), builder);
+    ReadConverted(CallPython([&] { return convert(client_id, update); }), builder);
   }
   builder.submission.client_id = std::move(client_id);
   return builder.Build();
 }
 
 bool InputReader::ReadFast(PyObject* update, bool pairs, Builder& builder) const {
-  if (pairs && PyTuple_CheckExact(update) && PyTuple_GET_SIZE(update) == 2) {
-    PyObject* second = PyTuple_GET_ITEM(update, 1);
+  if (pairs && PyTuple_CheckExact(update) && PyTuple_Size(update) == 2) {
+    PyObject* second = PyTuple_GetItem(update, 1);
     const bool is_weight = PyFloat_Check(second) != 0 || PyLong_CheckExact(second) != 0;
     if (is_weight) {
       const double weight = PyFloat_AsDouble(second);
@@ -230,7 +180,7 @@ bool InputReader::ReadFast(PyObject* update, bool pairs, Builder& builder) const
         return false;
       }
       builder.submission.weight = weight;
-      update = PyTuple_GET_ITEM(update, 0);
+      update = PyTuple_GetItem(update, 0);
     }
   }
   if (!PyDict_CheckExact(update)) return tensors_.size() == 1 && ReadTensor(0, update, builder);
@@ -249,9 +199,9 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
   const TensorSpec& spec = tensors_[tensor];
   InputTensor input;
   input.tensor = tensor;
-  if (PyTuple_CheckExact(value) && PyTuple_GET_SIZE(value) == 2) {
-    PyObject* key_object = PyTuple_GET_ITEM(value, 0);
-    PyObject* value_object = PyTuple_GET_ITEM(value, 1);
+  if (PyTuple_CheckExact(value) && PyTuple_Size(value) == 2) {
+    PyObject* key_object = PyTuple_GetItem(value, 0);
+    PyObject* value_object = PyTuple_GetItem(value, 1);
     const auto key_array = AsPlain(key_object);
     if (!key_array.has_value()) return false;
     const auto keys = AsKeys(*key_array);
@@ -290,53 +240,53 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
   return true;
 }
 
-void InputReader::ReadConverted(const py::object& converted, Builder& builder) const {
-  const auto [pieces, weight] = converted.cast<std::pair<py::list, py::object>>();
-  if (py::isinstance<py::list>(weight)) {
-    builder.submission.tensor_weights = weight.cast<std::vector<double>>();
+void InputReader::ReadConverted(const nb::object& converted, Builder& builder) const {
+  const auto [pieces, weight] = nb::cast<std::pair<nb::list, nb::object>>(converted);
+  if (nb::isinstance<nb::list>(weight)) {
+    builder.submission.tensor_weights = nb::cast<std::vector<double>>(weight);
   } else if (!weight.is_none()) {
-    builder.submission.weight = weight.cast<double>();
+    builder.submission.weight = nb::cast<double>(weight);
   }
-  for (const py::handle piece : pieces) {
-    const auto [tensor, keys, values, num_keys] = piece.cast<std::tuple<size_t, py::object, py::object, uint64_t>>();
-    if (py::isinstance<DeviceArray>(keys) || py::isinstance<DeviceArray>(values)) {
+  for (const nb::handle piece : pieces) {
+    const auto [tensor, keys, values, num_keys] = nb::cast<std::tuple<size_t, nb::object, nb::object, uint64_t>>(piece);
+    if (nb::isinstance<DeviceArray>(keys) || nb::isinstance<DeviceArray>(values)) {
       ReadDevicePiece(tensor, keys, values, num_keys, builder);
     } else if (keys.is_none()) {
       const auto array = AsPlain(values.ptr());
       if (tensor >= tensors_.size() || !array.has_value() || !HasWireType(tensors_[tensor], *array) ||
           static_cast<uint64_t>(array->size) != num_keys * tensors_[tensor].row_width) {
-        throw py::type_error("convert: not the values of a run");
+        throw nb::type_error("convert: not the values of a run");
       }
       builder.Hold(values.ptr());
       builder.submission.tensors.push_back({tensor, KeyRun{0, num_keys}, static_cast<const std::byte*>(array->data)});
-    } else if (tensor >= tensors_.size() || !ReadTensor(tensor, py::make_tuple(keys, values).ptr(), builder)) {
-      throw py::type_error("convert: not arrays in wire form");
+    } else if (tensor >= tensors_.size() || !ReadTensor(tensor, nb::make_tuple(keys, values).ptr(), builder)) {
+      throw nb::type_error("convert: not arrays in wire form");
     }
   }
 }
 
-void InputReader::ReadDevicePiece(size_t tensor, const py::object& keys, const py::object& values, uint64_t num_keys,
+void InputReader::ReadDevicePiece(size_t tensor, const nb::object& keys, const nb::object& values, uint64_t num_keys,
                                   Builder& builder) const {
-  if (tensor >= tensors_.size()) throw py::type_error("convert: there is no such tensor");
+  if (tensor >= tensors_.size()) throw nb::type_error("convert: there is no such tensor");
   builder.submission.tensors.push_back(ReadDeviceTensor(tensors_[tensor], tensor, keys, values, num_keys));
   if (!keys.is_none()) builder.HoldKeys(keys.ptr());
   if (!values.is_none()) builder.Hold(values.ptr());
 }
 
-InputTensor ReadDeviceTensor(const TensorSpec& spec, size_t tensor, const py::object& keys, const py::object& values,
+InputTensor ReadDeviceTensor(const TensorSpec& spec, size_t tensor, const nb::object& keys, const nb::object& values,
                              uint64_t num_keys) {
   const auto check = [](bool is_right) {
-    if (!is_right) throw py::type_error("not arrays of a device in the engine's form");
+    if (!is_right) throw nb::type_error("not arrays of a device in the engine's form");
   };
   InputTensor input{tensor, KeyRun{0, num_keys}, nullptr, /*on_device=*/true};
   if (!keys.is_none()) {
-    const auto& array = keys.cast<const DeviceArray&>();
+    const auto& array = nb::cast<const DeviceArray&>(keys);
     const std::optional<InputKeys> read = array.AsKeys();
     check(read.has_value() && array.size() == num_keys);
     input.keys = *read;
   }
   if (!values.is_none()) {
-    const auto& array = values.cast<const DeviceArray&>();
+    const auto& array = nb::cast<const DeviceArray&>(values);
     check(array.HasValuesOf(spec) && array.size() == num_keys * spec.row_width);
     input.values = array.data();
   }

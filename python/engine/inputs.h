@@ -2,16 +2,15 @@
 #ifndef SPARSEAGG_PYTHON_ENGINE_INPUTS_H_
 #define SPARSEAGG_PYTHON_ENGINE_INPUTS_H_
 
-#include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
-
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/spec/spec.h"
 #include "python/engine/local_round.h"
+#include "python/engine/nb.h"
 
 namespace sparseagg::python {
 
@@ -33,14 +32,31 @@ class Released {
   std::vector<PyObject*> objects_;
 };
 
+// The bytes of a Python object, lent by the buffer protocol until this is destroyed. Requires: the GIL.
+// Errors: of the object's; BufferError: they do not lie together.
+class LentBytes {
+ public:
+  explicit LentBytes(nb::handle object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  }
+  LentBytes(const LentBytes&) = delete;
+  LentBytes& operator=(const LentBytes&) = delete;
+  ~LentBytes() { PyBuffer_Release(&view_); }
+
+  absl::string_view bytes() const { return {static_cast<const char*>(view_.buf), static_cast<size_t>(view_.len)}; }
+
+ private:
+  Py_buffer view_;
+};
+
 // Returns: the owner of these references, new ones of the caller's, which Released takes over on whatever thread the
 // owner goes. Null without references.
 std::shared_ptr<const void> OwnReferences(std::vector<PyObject*>&& references);
 
 // Returns: the tuples of two DeviceArrays, either of which may be None: without keys they are 0, 1, …. Borrows both.
 // Errors: TypeError: they are not in the form in which the engine reads updates of `spec`.
-InputTensor ReadDeviceTensor(const TensorSpec& spec, size_t tensor, const pybind11::object& keys,
-                             const pybind11::object& values, uint64_t num_keys);
+InputTensor ReadDeviceTensor(const TensorSpec& spec, size_t tensor, const nb::object& keys, const nb::object& values,
+                             uint64_t num_keys);
 
 // Reader of Python updates. Owned by an Aggregator; borrows `tensors`. All calls, the destructor too, require the GIL.
 //
@@ -61,7 +77,7 @@ class InputReader {
   // tuple. May run any Python code, through `convert`.
   // Returns: a submission that references the arrays; it may be used and destroyed without the GIL.
   // Errors: exceptions of `convert`; TypeError if the arrays that it returns are not in wire form.
-  Submission Read(std::string client_id, pybind11::handle update, bool pairs, const pybind11::object& convert) const;
+  Submission Read(std::string client_id, nb::handle update, bool pairs, const nb::object& convert) const;
 
  private:
   class Builder;
@@ -69,13 +85,13 @@ class InputReader {
   // ReadFast and ReadTensor return false if something is not in wire form.
   bool ReadFast(PyObject* update, bool pairs, Builder& builder) const;
   bool ReadTensor(size_t tensor, PyObject* value, Builder& builder) const;
-  void ReadConverted(const pybind11::object& converted, Builder& builder) const;
+  void ReadConverted(const nb::object& converted, Builder& builder) const;
   // Reads a piece of which keys or values are a DeviceArray, and the other one is, too, or None.
-  void ReadDevicePiece(size_t tensor, const pybind11::object& keys, const pybind11::object& values, uint64_t num_keys,
+  void ReadDevicePiece(size_t tensor, const nb::object& keys, const nb::object& values, uint64_t num_keys,
                        Builder& builder) const;
 
   absl::Span<const TensorSpec> tensors_;
-  pybind11::dict index_;           // name -> index
+  nb::dict index_;                 // name -> index
   std::vector<bool> leaves_keys_;  // of each tensor
 };
 

@@ -1,6 +1,6 @@
 #include "python/engine/memory_round.h"
 
-#include <pybind11/stl.h>
+#include <deque>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -19,29 +19,21 @@
 namespace sparseagg::python {
 namespace {
 
-namespace py = pybind11;
-using namespace py::literals;  // NOLINT(google-build-using-namespace): for "name"_a
-
 // What Python lends; its arrays stay as they are meanwhile.
-using Borrowed = std::vector<py::buffer_info>;
-
-absl::string_view Borrow(const py::buffer& buffer, Borrowed& borrowed) {
-  const py::buffer_info& info = borrowed.emplace_back(buffer.request());
-  return {static_cast<const char*>(info.ptr), static_cast<size_t>(info.size * info.itemsize)};
-}
+using Borrowed = std::deque<LentBytes>;
 
 service::BatchSlice ToSlice(const MemoryRound::Part& part, Borrowed& borrowed) {
   const auto& [tensor, keys, key_bytes, num_keys, values, encoding] = part;
   service::BatchSlice out;
   out.slice.tensor = tensor;
   SliceView& view = out.slice.view;
-  view.key_type = !keys.has_value() ? SliceView::Keys::kImplicit
-                  : key_bytes == 4  ? SliceView::Keys::kU32
-                                    : SliceView::Keys::kU64;
-  if (keys.has_value()) out.keys = Borrow(*keys, borrowed);
-  view.has_values = values.has_value();
-  if (!values.has_value()) return out;
-  out.values = Borrow(*values, borrowed);
+  view.key_type = keys.is_none()   ? SliceView::Keys::kImplicit
+                  : key_bytes == 4 ? SliceView::Keys::kU32
+                                   : SliceView::Keys::kU64;
+  if (!keys.is_none()) out.keys = borrowed.emplace_back(keys).bytes();
+  view.has_values = !values.is_none();
+  if (values.is_none()) return out;
+  out.values = borrowed.emplace_back(values).bytes();
   if (encoding == "int8_scaled") {
     view.value_packing = wire::ValuePacking::kInt8Scaled;
   } else {
@@ -54,13 +46,13 @@ service::BatchSlice ToSlice(const MemoryRound::Part& part, Borrowed& borrowed) {
 
 }  // namespace
 
-py::bytes MemoryRound::Describe() const {
+nb::bytes MemoryRound::Describe() const {
   v1::Round message;
   service::EncodeRound(round_->config(), round_->Snapshot(), host_->engine_name(), &message);
   return ToBytes(message);
 }
 
-py::bytes MemoryRound::Submit(const std::string& client_id, const std::string& submission_id,
+nb::bytes MemoryRound::Submit(const std::string& client_id, const std::string& submission_id,
                               std::optional<double> weight, const std::vector<Part>& parts,
                               std::optional<uint64_t> base_version, const std::vector<DevicePart>& device_parts) {
   service::Chunk chunk;
@@ -98,15 +90,15 @@ py::bytes MemoryRound::Submit(const std::string& client_id, const std::string& s
   return ToBytes(message);
 }
 
-py::dict MemoryRound::SubmitBatch(const std::string& client_ids, const std::string& submission_id,
-                                  const py::bytes& weights, const py::bytes& num_keys, const std::vector<Part>& parts,
+nb::dict MemoryRound::SubmitBatch(const std::string& client_ids, const std::string& submission_id,
+                                  const nb::bytes& weights, const nb::bytes& num_keys, const std::vector<Part>& parts,
                                   std::optional<uint64_t> base_version) {
   std::vector<service::BatchSlice> slices;
   Borrowed borrowed;
   slices.reserve(parts.size());
   for (const Part& part : parts) slices.push_back(ToSlice(part, borrowed));
-  const auto weight_bytes = static_cast<std::string_view>(weights);
-  const auto num_keys_bytes = static_cast<std::string_view>(num_keys);
+  const std::string_view weight_bytes = ViewOf(weights);
+  const std::string_view num_keys_bytes = ViewOf(num_keys);
   const auto outcome = CallWithoutGil([&]() -> absl::StatusOr<service::BatchOutcome> {
     RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
     service::SubmissionBatch batch;
@@ -125,13 +117,21 @@ py::dict MemoryRound::SubmitBatch(const std::string& client_ids, const std::stri
         *intake_, ids, submission_id, next, [] { return false; }, batch_outcome);
     return batch_outcome;
   });
-  py::list refusals;
+  nb::list refusals;
   for (const auto& refused : outcome.refused) {
-    refusals.append(
-        py::dict("index"_a = refused.index, "client_id"_a = refused.client_id, "reason"_a = refused.reason));
+    nb::dict refusal;
+    refusal["index"] = refused.index;
+    refusal["client_id"] = refused.client_id;
+    refusal["reason"] = refused.reason;
+    refusals.append(refusal);
   }
-  return py::dict("codes"_a = py::bytes(outcome.codes), "num_duplicates"_a = outcome.num_duplicates,
-                  "num_tuples"_a = outcome.num_tuples, "num_bytes"_a = outcome.num_bytes, "refusals"_a = refusals);
+  nb::dict out;
+  out["codes"] = ToBytes(outcome.codes);
+  out["num_duplicates"] = outcome.num_duplicates;
+  out["num_tuples"] = outcome.num_tuples;
+  out["num_bytes"] = outcome.num_bytes;
+  out["refusals"] = refusals;
+  return out;
 }
 
 void MemoryRound::Close() {
@@ -146,13 +146,13 @@ void MemoryRound::AwaitEnd(std::optional<double> seconds, uint64_t number) {
   host_->AwaitEnd(*round_, seconds.has_value() ? absl::Seconds(*seconds) : absl::InfiniteDuration(), number);
 }
 
-py::list MemoryRound::Read(const std::vector<std::string>& names) const {
+nb::list MemoryRound::Read(const std::vector<std::string>& names) const {
   std::vector<size_t> tensors;
   tensors.reserve(names.size());
   for (const std::string& name : names) tensors.push_back(ValueOrThrow(round_->config().FindTensor(name)));
   for (size_t t = 0; names.empty() && t < round_->config().tensors.size(); ++t) tensors.push_back(t);
   const service::Results results = ValueOrThrow(round_->GetResults());
-  py::list out;
+  nb::list out;
   for (const size_t t : tensors) out.append(ToPython({results, &(*results)[t]}));
   Released::OfProcess().Drop();
   return out;
@@ -170,18 +170,17 @@ MemoryRound::Lent MemoryRound::Lend(const DevicePart& part) const {
   return lent;
 }
 
-void DefineMemoryRound(py::module_& module) {
-  py::class_<MemoryRound>(module, "MemoryRound")
+void DefineMemoryRound(nb::module_& module) {
+  nb::class_<MemoryRound>(module, "MemoryRound")
       .def("describe", &MemoryRound::Describe)
-      .def("submit", &MemoryRound::Submit, py::arg("client_id"), py::arg("submission_id"), py::arg("weight"),
-           py::arg("parts"), py::arg("base_version") = py::none(),
-           py::arg("device_parts") = std::vector<MemoryRound::DevicePart>())
-      .def("submit_batch", &MemoryRound::SubmitBatch, py::arg("client_ids"), py::arg("submission_id"),
-           py::arg("weights"), py::arg("num_keys"), py::arg("parts"), py::arg("base_version") = py::none())
+      .def("submit", &MemoryRound::Submit, nb::arg("client_id"), nb::arg("submission_id"), nb::arg("weight"),
+           nb::arg("parts"), nb::arg("base_version") = nb::none(), nb::arg("device_parts") = nb::make_tuple())
+      .def("submit_batch", &MemoryRound::SubmitBatch, nb::arg("client_ids"), nb::arg("submission_id"),
+           nb::arg("weights"), nb::arg("num_keys"), nb::arg("parts"), nb::arg("base_version") = nb::none())
       .def("close", &MemoryRound::Close)
-      .def("cancel", &MemoryRound::Cancel, py::arg("reason"))
-      .def("await_end", &MemoryRound::AwaitEnd, py::arg("seconds"), py::arg("number"))
-      .def("read", &MemoryRound::Read, py::arg("tensors"))
+      .def("cancel", &MemoryRound::Cancel, nb::arg("reason"))
+      .def("await_end", &MemoryRound::AwaitEnd, nb::arg("seconds"), nb::arg("number"))
+      .def("read", &MemoryRound::Read, nb::arg("tensors"))
       .def("raise_failure", &MemoryRound::RaiseFailure);
 }
 

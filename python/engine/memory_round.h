@@ -2,8 +2,6 @@
 #ifndef SPARSEAGG_PYTHON_ENGINE_MEMORY_ROUND_H_
 #define SPARSEAGG_PYTHON_ENGINE_MEMORY_ROUND_H_
 
-#include <pybind11/pybind11.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "python/engine/local_round.h"
+#include "python/engine/nb.h"
 #include "python/engine/round_host.h"
 #include "service/codec/round_codec.h"
 #include "service/rounds/round.h"
@@ -28,11 +27,10 @@ class MemoryRound {
  public:
   // One tensor's part of a submission: its name, keys (none: 0, 1, …), bytes of a key, number of keys, values (none:
   // for a union), and the encoding of the values.
-  using Part = std::tuple<std::string, std::optional<pybind11::buffer>, size_t, uint64_t,
-                          std::optional<pybind11::buffer>, std::string>;
+  using Part = std::tuple<std::string, nb::object, size_t, uint64_t, nb::object, std::string>;
   // The same of a tensor in the memory of the engine's device: its name, keys, number of keys and values, of which the
   // arrays are DeviceArrays or None.
-  using DevicePart = std::tuple<std::string, pybind11::object, uint64_t, pybind11::object>;
+  using DevicePart = std::tuple<std::string, nb::object, uint64_t, nb::object>;
 
   MemoryRound(std::shared_ptr<RoundHost> host, std::shared_ptr<Round> round)
       : host_(std::move(host)),
@@ -52,20 +50,19 @@ class MemoryRound {
 
   // Adds one client's update. Returns: a v1::CommitSubmissionResponse. `device_parts`: the round borrows their values
   // until it has merged them. GIL: released while the round copies, sorts and merges it.
-  pybind11::bytes Submit(const std::string& client_id, const std::string& submission_id, std::optional<double> weight,
-                         const std::vector<Part>& parts, std::optional<uint64_t> base_version,
-                         const std::vector<DevicePart>& device_parts);
+  nb::bytes Submit(const std::string& client_id, const std::string& submission_id, std::optional<double> weight,
+                   const std::vector<Part>& parts, std::optional<uint64_t> base_version,
+                   const std::vector<DevicePart>& device_parts);
   // Adds the updates of many clients. GIL: as Submit.
-  pybind11::dict SubmitBatch(const std::string& client_ids, const std::string& submission_id,
-                             const pybind11::bytes& weights, const pybind11::bytes& num_keys,
-                             const std::vector<Part>& parts, std::optional<uint64_t> base_version);
+  nb::dict SubmitBatch(const std::string& client_ids, const std::string& submission_id, const nb::bytes& weights,
+                       const nb::bytes& num_keys, const std::vector<Part>& parts, std::optional<uint64_t> base_version);
   // For a private round, which the methods do not find.
-  pybind11::bytes Describe() const;  // a v1::Round
-  void Close();                      // GIL: released while commits add their submissions
+  nb::bytes Describe() const;  // a v1::Round
+  void Close();                // GIL: released while commits add their submissions
   void Cancel(const std::string& reason);
   void AwaitEnd(std::optional<double> seconds, uint64_t number);  // RoundHost::AwaitEnd
   // Returns: the results of these tensors, or of all if there are no names. Their arrays are views of the round's.
-  pybind11::list Read(const std::vector<std::string>& names) const;
+  nb::list Read(const std::vector<std::string>& names) const;
   void RaiseFailure() const;
 
  private:
@@ -82,9 +79,6 @@ class MemoryRound {
   std::shared_ptr<service::Intake> intake_;
   std::shared_ptr<Round> round_;  // null: only the intake was asked for
 };
-
-// Adds the class to the module. _engine.pyi has its methods. Requires: the GIL.
-void DefineMemoryRound(pybind11::module_& module);
 
 }  // namespace sparseagg::python
 

@@ -1,7 +1,4 @@
-#include "python/engine/memory_rounds.h"
-
-#include <pybind11/stl.h>
-
+// The rounds of ":memory:": those of the server (service/rounds), in this process and without its calls.
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -22,7 +19,6 @@
 namespace sparseagg::python {
 namespace {
 
-namespace py = pybind11;
 using service::kDefaultTenant;
 using service::RoundConfig;
 
@@ -31,24 +27,26 @@ constexpr size_t kAllRounds = std::numeric_limits<int>::max();  // of a list
 // The Python class _engine.MemoryRounds: the rounds of one client. All members are called with the GIL held.
 class MemoryRounds {
  public:
-  MemoryRounds(int merges, std::string noise_key, bool device)
-      : host_(new RoundHost(merges, std::move(noise_key), *ValueOrThrow(LocalRuntimeOf(/*threads=*/0, device))),
-              [](RoundHost* host) {
-                if (!host->IsOfParent()) delete host;
-              }) {}
+  MemoryRounds(int merges, const nb::bytes& noise_key, bool device)
+      : host_(
+            new RoundHost(merges, std::string(ViewOf(noise_key)), *ValueOrThrow(LocalRuntimeOf(/*threads=*/0, device))),
+            [](RoundHost* host) {
+              if (!host->IsOfParent()) delete host;
+            }) {}
 
   // Opens a round that cannot be found. `spec`: a serialised v1::RoundSpec.
-  std::unique_ptr<MemoryRound> CreatePrivate(const py::bytes& spec) {
+  std::unique_ptr<MemoryRound> CreatePrivate(const nb::bytes& spec) {
     RoundConfig config = ParseRoundSpec(spec);
     return Wrap(CallWithoutGil([&] { return host_->registry().CreatePrivate(std::move(config)); }));
   }
 
   // RoundHost::Call. GIL: released meanwhile.
-  py::bytes Call(const std::string& method, const std::string& request) {
-    return CallWithoutGil([&] { return host_->Call(method, request); });
+  nb::bytes Call(const std::string& method, const nb::bytes& request) {
+    std::string bytes(ViewOf(request));
+    return ToBytes(CallWithoutGil([&] { return host_->Call(method, std::move(bytes)); }));
   }
-  void Start(const std::string& method, const std::string& request, uint64_t number) {
-    host_->Start(method, request, number);
+  void Start(const std::string& method, const nb::bytes& request, uint64_t number) {
+    host_->Start(method, std::string(ViewOf(request)), number);
   }
 
   std::unique_ptr<MemoryRound> Find(const std::string& name) const {
@@ -80,18 +78,18 @@ class MemoryRounds {
   }
 
   // Returns: tuples of a number, a code, a message and a response.
-  py::list NextEnded() const {
+  nb::list NextEnded() const {
     const auto ended = WithoutGil([host = host_] { return host->NextEnded(); });
-    py::list out;
+    nb::list out;
     for (const RoundHost::Ended& each : ended) {
-      out.append(py::make_tuple(each.number, each.status.raw_code(), std::string(each.status.message()),
-                                py::bytes(each.response)));
+      out.append(nb::make_tuple(each.number, each.status.raw_code(), std::string(each.status.message()),
+                                ToBytes(each.response)));
     }
     return out;
   }
 
   // Borrows an array in the device's memory. GIL: as of DeviceArray::Borrow.
-  std::unique_ptr<DeviceArray> Borrow(const py::object& array) const {
+  std::unique_ptr<DeviceArray> Borrow(const nb::object& array) const {
     return DeviceArray::Borrow(array, host_->runtime());
   }
   const LocalRuntime& runtime() const { return host_->runtime(); }
@@ -106,22 +104,22 @@ class MemoryRounds {
 };
 }  // namespace
 
-void DefineMemoryRounds(py::module_& module) {
+void DefineMemoryRounds(nb::module_& module) {
   DefineMemoryRound(module);
-  py::class_<MemoryRounds>(module, "MemoryRounds")
-      .def(py::init<int, std::string, bool>(), py::arg("merges"), py::arg("noise_key") = py::bytes(""),
-           py::arg("device") = false)
-      .def("borrow", &MemoryRounds::Borrow, py::arg("array"))
-      .def_property_readonly("engine", [](const MemoryRounds& rounds) { return rounds.runtime().Describe(); })
-      .def_property_readonly("device_stream", [](const MemoryRounds& rounds) { return StreamOf(rounds.runtime()); })
-      .def("create_private", &MemoryRounds::CreatePrivate, py::arg("spec"))
-      .def("call", &MemoryRounds::Call, py::arg("method"), py::arg("request"))
-      .def("start", &MemoryRounds::Start, py::arg("method"), py::arg("request"), py::arg("number"))
-      .def("find", &MemoryRounds::Find, py::arg("name"))
-      .def("find_target", &MemoryRounds::FindTarget, py::arg("name"))
+  nb::class_<MemoryRounds>(module, "MemoryRounds")
+      .def(nb::init<int, nb::bytes, bool>(), nb::arg("merges"), nb::arg("noise_key") = nb::bytes(""),
+           nb::arg("device") = false)
+      .def("borrow", &MemoryRounds::Borrow, nb::arg("array").none())
+      .def_prop_ro("engine", [](const MemoryRounds& rounds) { return rounds.runtime().Describe(); })
+      .def_prop_ro("device_stream", [](const MemoryRounds& rounds) { return StreamOf(rounds.runtime()); })
+      .def("create_private", &MemoryRounds::CreatePrivate, nb::arg("spec"))
+      .def("call", &MemoryRounds::Call, nb::arg("method"), nb::arg("request"))
+      .def("start", &MemoryRounds::Start, nb::arg("method"), nb::arg("request"), nb::arg("number"))
+      .def("find", &MemoryRounds::Find, nb::arg("name"))
+      .def("find_target", &MemoryRounds::FindTarget, nb::arg("name"))
       .def("close", &MemoryRounds::Close)
       .def("next_ended", &MemoryRounds::NextEnded)
-      .def_property_readonly("memory_bytes", &MemoryRounds::memory_bytes);
+      .def_prop_ro("memory_bytes", &MemoryRounds::memory_bytes);
 }
 
 }  // namespace sparseagg::python

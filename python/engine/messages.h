@@ -3,7 +3,6 @@
 #define SPARSEAGG_PYTHON_ENGINE_MESSAGES_H_
 
 #include <google/protobuf/message.h>
-#include <pybind11/pybind11.h>
 
 #include <cstdint>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "python/engine/errors.h"
+#include "python/engine/nb.h"
 #include "service/base/limits.h"
 #include "service/codec/spec_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
@@ -21,11 +21,15 @@ namespace sparseagg::python {
 // The most bytes of a spec. A round of a million tensors has less.
 inline constexpr size_t kMaxSpecBytes = size_t{64} << 20;
 
+inline std::string_view ViewOf(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
+
+inline nb::bytes ToBytes(std::string_view bytes) { return nb::bytes(bytes.data(), bytes.size()); }
+
 // Returns: the message. Throws: StatusException: INVALID_ARGUMENT: the bytes are no such message, or too many.
 template <typename Message>
-Message ParseMessage(const pybind11::bytes& bytes) {
+Message ParseMessage(const nb::bytes& bytes) {
   Message message;
-  const auto view = static_cast<std::string_view>(bytes);
+  const std::string_view view = ViewOf(bytes);
   if (view.size() > kMaxSpecBytes) {
     ThrowIfError(absl::InvalidArgumentError(absl::StrCat(Message::descriptor()->name(), " of ", view.size(),
                                                          " bytes; up to ", kMaxSpecBytes, " are allowed")));
@@ -37,9 +41,7 @@ Message ParseMessage(const pybind11::bytes& bytes) {
   return message;
 }
 
-inline pybind11::bytes ToBytes(const google::protobuf::Message& message) {
-  return pybind11::bytes(message.SerializeAsString());
-}
+inline nb::bytes ToBytes(const google::protobuf::Message& message) { return ToBytes(message.SerializeAsString()); }
 
 // Limits on what a caller asks of its own process: none.
 inline service::Limits NoLimits() {
@@ -59,7 +61,7 @@ inline service::Limits NoLimits() {
 }
 
 // Returns: the round of a serialised v1::RoundSpec. Throws: StatusException: as of ParseMessage and DecodeRoundSpec.
-inline service::RoundConfig ParseRoundSpec(const pybind11::bytes& spec,
+inline service::RoundConfig ParseRoundSpec(const nb::bytes& spec,
                                            service::SpecSource source = service::SpecSource::kClient) {
   return ValueOrThrow(service::DecodeRoundSpec(ParseMessage<v1::RoundSpec>(spec), NoLimits(), source));
 }

@@ -2,12 +2,12 @@
 #ifndef SPARSEAGG_PYTHON_ENGINE_OUTPUTS_H_
 #define SPARSEAGG_PYTHON_ENGINE_OUTPUTS_H_
 
-#include <pybind11/pybind11.h>
-
 #include <memory>
 
 #include "host/result.h"
 #include "host/spec/clip.h"
+#include "python/engine/local_runtime.h"
+#include "python/engine/nb.h"
 
 namespace sparseagg::python {
 
@@ -16,10 +16,15 @@ namespace sparseagg::python {
 // "fixed_point_shift", "plan" and "num_cut_keys".
 // Arrays are views of the result's memory, which lives as long as one of them. bfloat16 values come as their bits.
 // Absent keys, values and shifts are None; absent counts, weights and moments are empty arrays.
-pybind11::dict ToPython(std::shared_ptr<const Result> result);
+nb::dict ToPython(std::shared_ptr<const Result> result);
+
+// The same of a result in CUDA memory, with arrays of the Python class _engine.DeviceColumn and without "moments" and
+// "num_cut_keys". Each keeps the whole result until it, and every array that was lent, is gone.
+// `device`: the CUDA device of the result. `runtime`: whose engine made it.
+nb::dict ToPython(const DeviceResult& result, int device, const LocalRuntime& runtime);
 
 // Returns: a dictionary of the counts, by the names of the proto. Requires: the GIL.
-pybind11::dict ToPython(const ClipSummary& clip);
+nb::dict ToPython(const ClipSummary& clip);
 
 }  // namespace sparseagg::python
 

@@ -1,7 +1,4 @@
-#include "python/engine/wire_keys.h"
-
-#include <pybind11/numpy.h>
-
+// Packed keys of the wire, for the package's client.
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -13,11 +10,12 @@
 #include "absl/types/span.h"
 #include "host/wire/delta_keys.h"
 #include "python/engine/errors.h"
+#include "python/engine/inputs.h"
+#include "python/engine/messages.h"
+#include "python/engine/numpy.h"
 
 namespace sparseagg::python {
 namespace {
-
-namespace py = pybind11;
 
 constexpr const char* kPlain = "plain";
 constexpr const char* kImplicit = "implicit";
@@ -35,20 +33,23 @@ std::pair<std::string, std::string> Encode(absl::Span<const Key> keys, bool impl
   return {kPlain, ""};
 }
 
-py::tuple EncodeKeys(const py::array& keys, bool implicit, bool delta) {
-  const auto size = static_cast<size_t>(keys.size());
+using Keys = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+nb::tuple EncodeKeys(const Keys& keys, bool implicit, bool delta) {
   const auto [name, bytes] =
       keys.itemsize() == sizeof(uint32_t)
-          ? Encode(absl::MakeConstSpan(static_cast<const uint32_t*>(keys.data()), size), implicit, delta)
-          : Encode(absl::MakeConstSpan(static_cast<const uint64_t*>(keys.data()), size), implicit, delta);
-  return py::make_tuple(name, py::bytes(bytes));
+          ? Encode(absl::MakeConstSpan(static_cast<const uint32_t*>(keys.data()), keys.size()), implicit, delta)
+          : Encode(absl::MakeConstSpan(static_cast<const uint64_t*>(keys.data()), keys.size()), implicit, delta);
+  return nb::make_tuple(name, ToBytes(bytes));
 }
 
 template <typename Key>
-py::array Decode(absl::string_view bytes, uint64_t first_key, uint64_t num_keys) {
+nb::object Decode(absl::string_view bytes, uint64_t first_key, uint64_t num_keys) {
   constexpr uint64_t kLargest = std::numeric_limits<Key>::max();
-  py::array_t<Key> keys(static_cast<py::ssize_t>(num_keys));
-  const wire::DecodedKeys decoded = wire::DecodeDeltaKeys(bytes, first_key, num_keys, kLargest, keys.mutable_data());
+  constexpr DType kType = sizeof(Key) == sizeof(uint32_t) ? DType::kUInt32 : DType::kUInt64;
+  nb::object keys = numpy::View(kType, {static_cast<Py_ssize_t>(num_keys)}, nullptr, {});
+  auto* const data = static_cast<Key*>(reinterpret_cast<numpy::Array*>(keys.ptr())->data);
+  const wire::DecodedKeys decoded = wire::DecodeDeltaKeys(bytes, first_key, num_keys, kLargest, data);
   if (decoded.count != num_keys) {
     ThrowIfError(absl::InvalidArgumentError(decoded.wraps ? "the keys pass 2^64-1"
                                                           : absl::StrCat("key ", decoded.bad_key, " is too large")));
@@ -56,9 +57,9 @@ py::array Decode(absl::string_view bytes, uint64_t first_key, uint64_t num_keys)
   return keys;
 }
 
-py::array DecodeKeys(const py::buffer& data, uint64_t first_key, uint64_t num_keys, size_t key_bytes) {
-  const py::buffer_info info = data.request();
-  const absl::string_view bytes(static_cast<const char*>(info.ptr), static_cast<size_t>(info.size * info.itemsize));
+nb::object DecodeKeys(nb::handle data, uint64_t first_key, uint64_t num_keys, size_t key_bytes) {
+  const LentBytes lent(data);
+  const absl::string_view bytes = lent.bytes();
   ThrowIfError(wire::CheckDeltaKeys(bytes, num_keys));
   return key_bytes == sizeof(uint32_t) ? Decode<uint32_t>(bytes, first_key, num_keys)
                                        : Decode<uint64_t>(bytes, first_key, num_keys);
@@ -66,10 +67,10 @@ py::array DecodeKeys(const py::buffer& data, uint64_t first_key, uint64_t num_ke
 
 }  // namespace
 
-void DefineWireKeys(py::module_& module) {
-  module.def("encode_keys", &EncodeKeys, py::arg("keys"), py::arg("implicit"), py::arg("delta"));
-  module.def("decode_keys", &DecodeKeys, py::arg("data"), py::arg("first_key"), py::arg("num_keys"),
-             py::arg("key_bytes"));
+void DefineWireKeys(nb::module_& module) {
+  module.def("encode_keys", &EncodeKeys, nb::arg("keys"), nb::arg("implicit"), nb::arg("delta"));
+  module.def("decode_keys", &DecodeKeys, nb::arg("data"), nb::arg("first_key"), nb::arg("num_keys"),
+             nb::arg("key_bytes"));
 }
 
 }  // namespace sparseagg::python
