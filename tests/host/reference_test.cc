@@ -1,4 +1,4 @@
-// The reference's number formats, scales and comparisons against hand-computed values.
+// The reference's folds and comparisons against hand-computed values.
 //
 // Its results are judged by the contract suite, which runs on the reference as on an engine.
 #include "tests/support/reference.h"
@@ -6,7 +6,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -14,10 +13,7 @@
 
 #include "tests/support/fixed_point.h"
 #include "tests/support/fold.h"
-#include "tests/support/generators.h"
-#include "tests/support/random.h"
 #include "tests/support/results.h"
-#include "tests/support/shrink.h"
 #include "tests/support/values.h"
 
 namespace sparseagg::testing {
@@ -26,136 +22,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-
-double ReadBits(DType dtype, uint64_t bits) {
-  std::string bytes;
-  AppendBits(dtype, bits, bytes);
-  return ReadFloat(dtype, bytes.data());
-}
-
-// ---- number formats
-
-TEST(ReferenceValues, ReadFloat_KnownBits) {
-  EXPECT_EQ(ReadBits(DType::kFloat16, 0x3c00), 1.0);
-  EXPECT_EQ(ReadBits(DType::kFloat16, 0xc000), -2.0);
-  EXPECT_EQ(ReadBits(DType::kFloat16, 0x7bff), 65504.0);
-  EXPECT_EQ(ReadBits(DType::kFloat16, 0x0001), 0x1p-24);
-  EXPECT_EQ(ReadBits(DType::kFloat16, 0x0400), 0x1p-14);
-  EXPECT_EQ(ReadBits(DType::kFloat16, 0x3555), 0.333251953125);
-  EXPECT_EQ(ReadBits(DType::kFloat16, 0xfc00), -kInf);
-  EXPECT_TRUE(std::isnan(ReadBits(DType::kFloat16, 0x7c01)));
-  EXPECT_EQ(ReadBits(DType::kBFloat16, 0x3f80), 1.0);
-  EXPECT_EQ(ReadBits(DType::kBFloat16, 0x4049), 3.140625);
-  EXPECT_EQ(ReadBits(DType::kBFloat16, 0x0001), 0x1p-133);
-  EXPECT_EQ(ReadBits(DType::kBFloat16, 0x7f7f), 0x1.fep127);
-  EXPECT_TRUE(std::isnan(ReadBits(DType::kBFloat16, 0xffff)));
-  EXPECT_TRUE(std::signbit(ReadBits(DType::kBFloat16, 0x8000)));
-}
-
-TEST(ReferenceValues, ReadFloat_IsWhatTheHardwareReads) {
-  Rng rng(TestSeed(1));
-  for (int i = 0; i < 100000; ++i) {
-    const uint64_t bits = rng.Bits();
-    const auto narrow = static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits)));
-    const auto wide = std::bit_cast<double>(bits);
-    if (!std::isnan(narrow)) {
-      ASSERT_EQ(ReadBits(DType::kFloat32, bits & 0xffffffff), narrow);
-    }
-    if (!std::isnan(wide)) {
-      ASSERT_EQ(ReadBits(DType::kFloat64, bits), wide);
-    }
-  }
-}
-
-TEST(ReferenceValues, RoundToBits_Float32And64_IsWhatTheHardwareRounds) {
-  Rng rng(TestSeed(2));
-  for (int i = 0; i < 200000; ++i) {
-    // Any double, and doubles around the range of float32, ties included.
-    double x = std::bit_cast<double>(rng.Bits());
-    if (i % 2 == 0)
-      x = std::ldexp(static_cast<double>(rng.Between(-(1 << 26), 1 << 26)), static_cast<int>(rng.Between(-180, 110)));
-    if (std::isnan(x)) continue;
-    const float rounded = static_cast<float>(x) == 0.0f ? 0.0f : static_cast<float>(x);
-    ASSERT_EQ(RoundToBits(DType::kFloat32, x), std::bit_cast<uint32_t>(rounded)) << x;
-    ASSERT_EQ(RoundToBits(DType::kFloat64, x), std::bit_cast<uint64_t>(x == 0.0 ? 0.0 : x)) << x;
-  }
-}
-
-TEST(ReferenceValues, RoundToBits_16Bits_ReturnsEveryNumberUnchanged) {
-  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
-    for (uint32_t bits = 0; bits < 65536; ++bits) {
-      const double x = ReadBits(dtype, bits);
-      if (std::isnan(x) || (x == 0.0 && std::signbit(x))) continue;
-      ASSERT_EQ(RoundToBits(dtype, x), bits);
-    }
-  }
-}
-
-TEST(ReferenceValues, RoundToBits_16Bits_RoundsToNearestEven) {
-  // Between every two neighbours: the tie goes to the even one, anything next to it to the nearer.
-  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
-    const uint32_t infinity = dtype == DType::kFloat16 ? 0x7c00 : 0x7f80;
-    for (uint32_t bits = 0; bits + 1 < infinity; ++bits) {
-      const double low = ReadBits(dtype, bits);
-      const double high = ReadBits(dtype, bits + 1);
-      const double tie = (low + high) / 2;
-      ASSERT_EQ(RoundToBits(dtype, tie), bits + (bits & 1));
-      ASSERT_EQ(RoundToBits(dtype, std::nextafter(tie, 0.0)), bits);
-      ASSERT_EQ(RoundToBits(dtype, std::nextafter(tie, kInf)), bits + 1);
-      ASSERT_EQ(RoundToBits(dtype, -tie), bits + (bits & 1) == 0 ? 0 : (bits + (bits & 1)) | 0x8000);
-    }
-  }
-}
-
-TEST(ReferenceValues, RoundToBits_Specials) {
-  EXPECT_EQ(RoundToBits(DType::kFloat16, 65519.99), 0x7bffu);
-  EXPECT_EQ(RoundToBits(DType::kFloat16, 65520.0), 0x7c00u);
-  EXPECT_EQ(RoundToBits(DType::kFloat16, -1e300), 0xfc00u);
-  EXPECT_EQ(RoundToBits(DType::kBFloat16, 3.4e38), 0x7f80u);
-  EXPECT_EQ(RoundToBits(DType::kFloat32, -0.0), 0u);
-  EXPECT_EQ(RoundToBits(DType::kFloat32, -1e-300), 0u);
-  EXPECT_EQ(RoundToBits(DType::kFloat16, std::nan("")), 0x7e00u);
-  EXPECT_EQ(RoundToBits(DType::kBFloat16, -std::nan("")), 0x7fc0u);
-  EXPECT_EQ(RoundToBits(DType::kFloat32, std::nan("")), 0x7fc00000u);
-  EXPECT_EQ(RoundToBits(DType::kFloat64, std::nan("")), 0x7ff8000000000000u);
-}
-
-TEST(ReferenceValues, ReadInteger_Signs) {
-  const auto read = [](DType dtype, uint64_t bits) {
-    std::string bytes;
-    AppendBits(dtype, bits, bytes);
-    return ReadInteger(dtype, bytes.data());
-  };
-  EXPECT_TRUE(read(DType::kInt32, 0xffffffff) == -1);
-  EXPECT_TRUE(read(DType::kInt32, 0x80000000) == -2147483648LL);
-  EXPECT_TRUE(read(DType::kUInt32, 0xffffffff) == 4294967295LL);
-  EXPECT_TRUE(read(DType::kInt64, ~uint64_t{0}) == -1);
-  EXPECT_TRUE(read(DType::kInt64, uint64_t{1} << 63) == -(Int128{1} << 63));
-  EXPECT_TRUE(read(DType::kUInt64, ~uint64_t{0}) == (Int128{1} << 64) - 1);
-}
-
-TEST(ReferenceValues, Pack_IsLittleEndian) {
-  EXPECT_EQ(Pack(DType::kFloat32, {1.0}), std::string("\x00\x00\x80\x3f", 4));
-  EXPECT_EQ(Pack(DType::kBFloat16, {1.0, -0.0}), std::string("\x80\x3f\x00\x80", 4));
-  EXPECT_EQ(Pack(DType::kInt32, {-2}), std::string("\xfe\xff\xff\xff", 4));
-  EXPECT_EQ(Pack(DType::kUInt64, {0x1p63}), std::string("\0\0\0\0\0\0\0\x80", 8));
-}
-
-TEST(ReferenceValues, CeilLog2_AsWritten) {
-  EXPECT_EQ(CeilLog2(1.0), 0);
-  EXPECT_EQ(CeilLog2(1.5), 1);
-  EXPECT_EQ(CeilLog2(std::nextafter(1.0, 2.0)), 1);
-  EXPECT_EQ(CeilLog2(0.5), -1);
-  EXPECT_EQ(CeilLog2(0.6), 0);
-  EXPECT_EQ(CeilLog2(0x1p-900), -900);
-  EXPECT_EQ(CeilLog2(0x1p900), 900);
-  EXPECT_EQ(CeilLog2(uint64_t{1}), 0);
-  EXPECT_EQ(CeilLog2(uint64_t{3}), 2);
-  EXPECT_EQ(CeilLog2(uint64_t{1} << 63), 63);
-  EXPECT_EQ(CeilLog2((uint64_t{1} << 63) + 1), 64);
-}
 
 TEST(ReferenceValues, FixedPoint_RoundsHalfToEven) {
   const FixedPoint quarter{2};
@@ -246,31 +112,6 @@ TEST(ReferenceJudge, Reference_GivesTheFirstFailureOrTheResults) {
   ASSERT_TRUE(results.ok());
   EXPECT_THAT(IntegersOf(results->front()), ElementsAre(max, max));
   EXPECT_THAT(Flaws({spec}, a), IsEmpty());
-}
-
-// ---- shrinking
-
-TEST(ReferenceShrink, FindsTheOneTupleThatMatters) {
-  Case c = RandomCase(5);
-  for (uint64_t seed = 6; c.submissions.size() < 8; ++seed) c = RandomCase(seed);
-  c.specs.resize(1);
-  c.specs[0].row_width = 1;
-  c.specs[0].dtype = DType::kFloat32;
-  for (RawSubmission& s : c.submissions) {
-    s.tensors = {{{1, 2, 3, 4, 5}, Pack(DType::kFloat32, {1, 2, 3, 4, 5})}};
-  }
-  c.submissions[5].tensors[0].keys[3] = 77;
-  const Case small = Shrink(c, [](const Case& candidate) {
-    for (const RawSubmission& s : candidate.submissions) {
-      for (const uint64_t key : s.tensors[0].keys) {
-        if (key == 77) return true;
-      }
-    }
-    return false;
-  });
-  ASSERT_EQ(small.submissions.size(), 1u);
-  EXPECT_THAT(small.submissions[0].tensors[0].keys, ElementsAre(77));
-  EXPECT_EQ(small.submissions[0].tensors[0].values, Pack(DType::kFloat32, {4}));
 }
 
 }  // namespace

@@ -1,4 +1,3 @@
-// A program loads the CUDA engine, or says why it does not.
 #include "cuda/plugin/load.h"
 
 #include <gmock/gmock.h>
@@ -6,14 +5,18 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <new>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "cuda/plugin/plugin.h"
 #include "host/cpu/cpu_engine.h"
+#include "host/unfinished_rows.h"
 #include "tests/support/driver.h"
 #include "tests/support/generators.h"
 #include "tests/support/results.h"
@@ -112,6 +115,128 @@ TEST(LoadTest, ColumnsOfMegabytes_PassBothWays) {
     results.push_back(*std::move(result));
   }
   EXPECT_EQ(Diff(results[0], results[1]), "");
+}
+
+using Throw = std::function<void()>;
+
+class ThrowingAccumulator : public Accumulator {
+ public:
+  explicit ThrowingAccumulator(Throw fail) : fail_(std::move(fail)) {}
+  absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate) const override { return Fail(); }
+  uint64_t PrepareBytes(const ValidatedUpdate&) const override { return 1; }
+  absl::Status Add(std::unique_ptr<PreparedUpdate>) override { return Fail(); }
+  absl::Status MergeFrom(Accumulator&&) override { return Fail(); }
+  bool KeepsAll() const override { return true; }
+  void Remove(absl::Span<const uint32_t>) override {}
+  void MultiplyWeights(absl::Span<const double>) override {}
+  absl::StatusOr<std::vector<UpdateRows>> ReadPending(RowOrder) override { return Fail(); }
+  absl::StatusOr<UnfinishedRows> ExportRows(uint64_t, uint64_t, uint64_t) override { return Fail(); }
+  PartialTotals Totals() const override { return {7, 8, true}; }
+  uint64_t ReadBytes(const PreparedUpdate*) const override { return 6; }
+  absl::Status FoldPending(SubmissionOrder) override { return Fail(); }
+  absl::StatusOr<Result> Finish(SubmissionOrder) && override { return Fail(); }
+  absl::StatusOr<DeviceResult> FinishOnDevice(SubmissionOrder) && override { return Fail(); }
+  uint64_t num_submissions() const override { return 2; }
+  size_t memory_bytes() const override { return 3; }
+  uint64_t FoldBytes(const PreparedUpdate*) const override { return 4; }
+  uint64_t FinishBytes(const PreparedUpdate*) const override { return 5; }
+
+ private:
+  absl::Status Fail() const {
+    fail_();
+    return absl::OkStatus();
+  }
+  const Throw fail_;
+};
+
+class ThrowingEngine : public Engine {
+ public:
+  explicit ThrowingEngine(Throw fail) : fail_(std::move(fail)) {}
+  absl::string_view name() const override { return "throwing"; }
+  std::string description() const override { throw std::bad_alloc(); }
+  absl::Status Probe() const override { return Fail(); }
+  std::vector<DeviceState> devices() const override {
+    fail_();
+    return {{5, "a device", absl::OkStatus()}};
+  }
+  void ReleaseDeviceMemory() override {
+    num_releases += 1;
+    fail_();
+  }
+  absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override {
+    if (spec.name.empty()) return Fail();
+    return std::make_unique<ThrowingAccumulator>(fail_);
+  }
+  std::optional<DeviceStream> device_stream() const override { return DeviceStream{6, 7}; }
+  absl::Status FollowStream(uintptr_t) override { return Fail(); }
+  absl::StatusOr<ValidatedUpdate> Import(const TensorSpec&, const InputKeys&, const std::byte*,
+                                         std::shared_ptr<const void>, double) override {
+    return Fail();
+  }
+
+  int num_releases = 0;
+
+ private:
+  absl::Status Fail() const {
+    fail_();
+    return absl::OkStatus();
+  }
+  const Throw fail_;
+};
+
+// Calls everything that may throw. Returns: the statuses.
+std::vector<absl::Status> StatusesOf(Engine& engine) {
+  TensorSpec spec;
+  spec.num_rows = 9;
+  std::vector<absl::Status> statuses = {engine.Probe(), engine.CreateAccumulator(spec).status(), engine.FollowStream(1),
+                                        engine.Import(spec, KeyRun{}, nullptr, nullptr, 1).status()};
+  spec.name = "v";
+  const std::unique_ptr<Accumulator> accumulator = *engine.CreateAccumulator(spec);
+  const std::unique_ptr<Accumulator> other = *engine.CreateAccumulator(spec);
+  const std::vector<float> values = {1};
+  auto update = ValidatedUpdate::CreateWithCopiedKeys(spec, KeyRun{0, 1},
+                                                      reinterpret_cast<const std::byte*>(&values[0]), nullptr, 1);
+  statuses.push_back(accumulator->Prepare(*update).status());
+  statuses.push_back(accumulator->Add(nullptr));
+  statuses.push_back(accumulator->MergeFrom(std::move(*other)));
+  statuses.push_back(accumulator->ReadPending(RowOrder::kAscending).status());
+  statuses.push_back(accumulator->FoldPending({}));
+  statuses.push_back(accumulator->ExportRows(0, 1, 1).status());
+  statuses.push_back(std::move(*accumulator).Finish({}).status());
+  statuses.push_back(std::move(*accumulator).FinishOnDevice({}).status());
+  return statuses;
+}
+
+TEST(GuardedEngineTest, Exceptions_BecomeStatuses) {
+  const auto no_memory = cuda::GuardEngine(std::make_unique<ThrowingEngine>([] { throw std::bad_alloc(); }));
+  EXPECT_EQ(StatusesOf(*no_memory), std::vector(12, absl::ResourceExhaustedError("out of memory")));
+  EXPECT_EQ(no_memory->description(), "");
+  EXPECT_TRUE(no_memory->devices().empty());
+  no_memory->ReleaseDeviceMemory();
+  const auto wrong = cuda::GuardEngine(std::make_unique<ThrowingEngine>([] { throw std::logic_error("bad"); }));
+  EXPECT_EQ(StatusesOf(*wrong), std::vector(12, absl::InternalError("unexpected exception: bad")));
+}
+
+TEST(GuardedEngineTest, WhatThrowsNothing_IsForwarded) {
+  auto throwing = std::make_unique<ThrowingEngine>([] {});
+  const ThrowingEngine& inner = *throwing;
+  const auto engine = cuda::GuardEngine(std::move(throwing));
+  EXPECT_EQ(engine->name(), "throwing");
+  ASSERT_EQ(engine->devices().size(), 1u);
+  EXPECT_EQ(engine->devices()[0].device, 5);
+  engine->ReleaseDeviceMemory();
+  EXPECT_EQ(inner.num_releases, 1);
+  ASSERT_TRUE(engine->device_stream().has_value());
+  EXPECT_EQ(engine->device_stream()->stream, 7u);
+  TensorSpec spec;
+  spec.name = "v";
+  const std::unique_ptr<Accumulator> accumulator = *engine->CreateAccumulator(spec);
+  EXPECT_TRUE(accumulator->KeepsAll());
+  EXPECT_EQ(accumulator->num_submissions(), 2u);
+  EXPECT_EQ(accumulator->memory_bytes(), 3u);
+  EXPECT_EQ(accumulator->FoldBytes(nullptr), 4u);
+  EXPECT_EQ(accumulator->FinishBytes(nullptr), 5u);
+  EXPECT_EQ(accumulator->ReadBytes(nullptr), 6u);
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
-// Submissions taken out of an aggregation: as if they had never been added.
+#include <gtest/gtest.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/aggregation.h"
 #include "host/cpu/cpu_engine.h"
+#include "host/cpu/tuning.h"
 #include "tests/host/engine/contract.h"
 #include "tests/support/failing_allocation.h"
 #include "tests/support/random.h"
@@ -160,6 +165,149 @@ TEST(Remove, AfterMergeFromOneThatHasMerged_IsRefused) {
     }
     ASSERT_TRUE(ours->MergeFrom(std::move(*theirs)).ok());
     EXPECT_EQ(ours->CheckKeepsAll().code(), absl::StatusCode::kFailedPrecondition);
+  }
+}
+
+// ---- Large updates with repeated keys, alone in their round and beside others: the reference's bits, whatever the
+// operator, the type, the order of the keys and the layout.
+
+constexpr uint64_t kSeed = 20261126;
+
+struct LoneShape {
+  uint64_t num_rows;
+  uint32_t row_width;
+  size_t num_tuples;
+  uint64_t num_keys;  // that the tuples draw from; as many as tuples: each has one of its own
+  bool is_sorted;
+};
+
+// Rows with values of every size, zeros of both signs, and denormals.
+RawSubmission Update(const TensorSpec& spec, const LoneShape& shape, const std::string& id, uint64_t seed,
+                     double weight) {
+  std::mt19937_64 random(seed);
+  const uint64_t stride =
+      shape.num_rows == 0 ? std::numeric_limits<uint64_t>::max() / shape.num_keys : shape.num_rows / shape.num_keys;
+  std::vector<uint64_t> keys(shape.num_tuples);
+  if (shape.num_keys == shape.num_tuples) {
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = i * stride;
+    std::shuffle(keys.begin(), keys.end(), random);
+  } else {
+    for (uint64_t& key : keys) key = random() % shape.num_keys * stride;
+  }
+  if (shape.is_sorted) std::sort(keys.begin(), keys.end());
+  std::vector<double> values(keys.size() * shape.row_width);
+  for (double& value : values) {
+    const double magnitude = static_cast<double>(random() >> 11) * 0x1p-53;
+    constexpr double kKinds[] = {1.0, -1.0, 1e-3, 0.0, -0.0, 1e-7};
+    value = kKinds[random() % 6] * magnitude;
+  }
+  return Client(spec, id, std::move(keys), values, weight);
+}
+
+SPARSEAGG_ENGINE_SUITE(EngineLoneUpdate);
+
+TEST_P(EngineLoneUpdate, RepeatedKeys_HaveTheReferencesBits) {
+  const size_t many = cpu::CurrentTuning().min_coarse_tuples + 3;
+  const LoneShape shapes[] = {
+      {1'000, 16, many, 1'000, false},             // each key some times
+      {1 << 20, 2, 3 * many, 1 << 20, false},      // most keys once
+      {1 << 20, 3, many, 7, false},                // few keys, each of more than a block
+      {50'000, 5, many, 1, true},                  // one key
+      {50'000, 5, many, 9'000, true},              // sorted
+      {0, 4, many, 5'000, false},                  // 64-bit keys
+      {uint64_t{1} << 40, 300, many, 100, false},  // rows of more than one strip
+  };
+  for (const LoneShape& shape : shapes) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+      for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean}) {
+        for (const double weight : {1.0, 0.3}) {
+          // All operators with the first shape and type only: the reference is slow.
+          const bool is_costly = dtype != DType::kFloat32 || &shape != shapes;
+          if (is_costly && (op != Op::kCoordinateMean || weight == 1.0)) continue;
+          TensorSpec spec = MakeSpec(dtype, op, shape.num_rows, shape.row_width);
+          spec.aggregation.weighting = weight == 1.0 ? Weighting::kUniform : Weighting::kByWeight;
+          spec.aggregation.return_counts = spec.aggregation.return_weights = shape.row_width % 2 == 0;
+          SCOPED_TRACE(absl::StrCat(Name(dtype), " ", Name(op), ", num_rows ", shape.num_rows, ", row_width ",
+                                    shape.row_width, ", weight ", weight, ", seed ", kSeed));
+          EXPECT_GT(Merge(spec, {Update(spec, shape, "a", kSeed, weight)}).num_keys, 0u);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EngineLoneUpdate, BesideOthers_HaveTheReferencesBits) {
+  const LoneShape large{4'000, 8, cpu::CurrentTuning().min_coarse_tuples + 3, 4'000, false};
+  const LoneShape small{4'000, 8, 50, 30, false};
+  const LoneShape none{4'000, 8, 0, 1, false};
+  TensorSpec spec = MakeSpec(DType::kFloat32, Op::kSum, large.num_rows, large.row_width);
+  spec.aggregation.weighting = Weighting::kByWeight;
+  spec.aggregation.return_counts = true;
+  const RawSubmission first = Update(spec, large, "b", kSeed, 0.7);
+  Run({spec}, {first, Update(spec, large, "a", kSeed + 1, 0.1)});
+  Run({spec}, {first, Update(spec, small, "c", kSeed + 1, 0.1)});
+  Run({spec}, {first, Update(spec, none, "a", kSeed + 1, 0.1)});
+  const std::vector<RawSubmission> three = {Update(spec, none, "a", kSeed + 1, 0.1), first,
+                                            Update(spec, small, "c", kSeed + 2, 0.1)};
+  const size_t many = large.num_tuples;
+  TensorSpec unique = MakeSpec(DType::kFloat32, Op::kSum, many, large.row_width);
+  const LoneShape each_once{many, large.row_width, many, many, false};
+  Run({unique}, {Update(unique, each_once, "b", kSeed, 1.0), Update(unique, small, "c", kSeed, 1.0)});
+  Run({spec}, three);
+  Run({spec}, three, {.num_aggregations = 2});
+  Run({spec}, three, {.fold_seed = kSeed});
+  Run({spec}, {first}, {.fold_seed = kSeed});
+}
+
+// Distinct keys, of which `num_repeats` at random places are then made equal to others.
+std::vector<uint64_t> LoneKeysWithRepeats(Rng& rng, uint64_t num_rows, size_t num_repeats, KeyOrder order) {
+  std::vector<uint64_t> keys =
+      RandomKeys(rng, num_rows, cpu::CurrentTuning().min_coarse_tuples + 100, KeyStyle::kUniform, order);
+  for (size_t i = 0; i < num_repeats; ++i) keys[rng.Below(keys.size())] = keys[rng.Below(keys.size())];
+  if (order == KeyOrder::kSortedUnique) {
+    std::sort(keys.begin(), keys.end());
+    if (num_repeats > 1) keys.back() = keys.end()[-2];
+  }
+  return keys;
+}
+
+// Few repeats are folded beside the other rows of their update, many with them.
+TEST_P(EngineLoneUpdate, OneRepeat_FewAndMany_HaveTheReferencesBits) {
+  const uint64_t seed = TestSeed(kSeed);
+  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+  Rng rng(seed);
+  std::vector<TensorSpec> specs = EveryCombination();
+  constexpr size_t kRepeats[] = {1, 60, 6000};
+  for (TensorSpec& spec : specs) {
+    if (rng.Below(4) != 0) continue;  // large updates take their time
+    const bool is_dense = spec.aggregation.result_layout == ResultLayout::kDense;
+    spec.num_rows = is_dense ? 50'000 : uint64_t{1} << (20 + 20 * rng.Below(2));
+    if (!is_dense && rng.Below(4) == 0) spec.num_rows = 0;
+    if (rng.Below(3) == 0) spec.row_width = 3;
+    std::vector<RawSubmission> submissions;
+    std::string text = Describe(spec);
+    for (const char* const id : {"c", "a", "b", "d"}) {
+      const KeyOrder order = rng.Coin() ? KeyOrder::kSortedUnique : KeyOrder::kShuffledUnique;
+      const size_t num_repeats = kRepeats[rng.Below(3)];
+      RawTensor raw;
+      raw.keys = LoneKeysWithRepeats(rng, spec.num_rows, num_repeats, order);
+      // Keys that all have, so that the order of the sums counts.
+      if (!submissions.empty())
+        std::copy_n(submissions[0].tensors[0].keys.begin(), raw.keys.size() / 4, raw.keys.begin());
+      if (order == KeyOrder::kSortedUnique) std::sort(raw.keys.begin(), raw.keys.end());
+      raw.has_values = spec.aggregation.op != Op::kUnion;
+      const auto style = rng.Coin() ? ValueStyle::kUnit : ValueStyle::kZeros;
+      if (raw.has_values) raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width, style);
+      const bool is_weighted = spec.aggregation.weighting == Weighting::kByWeight;
+      const double weight = is_weighted ? static_cast<double>(1 + rng.Below(8)) : 1.0;
+      absl::StrAppend(&text, "; ", num_repeats, order == KeyOrder::kSortedUnique ? " sorted" : " unsorted");
+      submissions.push_back({id, weight, {std::move(raw)}});
+    }
+    SCOPED_TRACE(text);
+    Run({spec}, submissions, {.shuffle_seed = seed});
+    Run({spec}, {submissions[0]});
+    if (HasFailure()) return;
   }
 }
 

@@ -66,18 +66,6 @@ TEST(Spec, RowWidth_OutOfRange_IsRefused) {
          {"wide", [](TensorSpec& s) { s.row_width = 1 << 20; }, {}}});
 }
 
-TEST(Spec, Name_OutOfRange_IsRefused) {
-  for (const size_t size : {0, 1, 256, 257}) {
-    TensorSpec spec = Plain();
-    spec.name = std::string(size, 'x');
-    const absl::Status status = Validate(spec);
-    EXPECT_EQ(status.ok(), 1 <= size && size <= 256) << status;
-    if (status.ok()) continue;
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("the name of a tensor has ", size, " bytes")));
-  }
-}
-
 TEST(Spec, Modular_GoesWithUnsignedDTypesOnly) {
   for (const DType dtype : kAllDTypes) {
     TensorSpec spec = Plain();
