@@ -39,10 +39,11 @@ class Sizes:
     small_rounds: int
     growth_batches: int
     growth_batch_rounds: int
+    disk_blocks: int
 
 
-FULL = Sizes(1, 7, 21, (1, 4, 16), "ABEF", 64, 1000, 10, 1000)
-QUICK = Sizes(10, 2, 3, (1, 4), "AE", 8, 30, 3, 20)
+FULL = Sizes(1, 7, 21, (1, 4, 16), "ABEF", 64, 1000, 10, 1000, 64)
+QUICK = Sizes(40, 1, 1, (1, 4), "AE", 8, 10, 3, 10, 8)
 
 
 class Bench:
@@ -160,10 +161,11 @@ class Bench:
         places = {"disk": pathlib.Path(tempfile.gettempdir()), "memory": pathlib.Path("/dev/shm")}
         found: list[dict[str, Any]] = []
         for place, parent in places.items():
+            if not parent.is_dir():
+                continue
+            blocks = self._sizes.disk_blocks
+            disk = [sequential_bytes_per_s(parent, blocks) for _ in range(self._sizes.repetitions)]
             for workload, divide in (("A", self._sizes.divide_clients), ("E", 5 * self._sizes.divide_clients)):
-                if not parent.is_dir():
-                    continue
-                disk = [sequential_bytes_per_s(parent) for _ in range(self._sizes.repetitions)]
                 with contextlib.ExitStack() as stack:
                     contestants: dict[str, tuple[Any, ...]] = {}
                     for level in ("memory", "async", "sync"):
@@ -224,16 +226,16 @@ class Bench:
         }
 
 
-def sequential_bytes_per_s(folder: pathlib.Path) -> float:
-    """What the disk of a folder takes in one file, with a sync in the end."""
+def sequential_bytes_per_s(folder: pathlib.Path, blocks: int) -> float:
+    """What the disk of a folder takes in one file of so many blocks of 4 MiB, with a sync in the end."""
     block = os.urandom(1 << 22)
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         begin = time.monotonic()
-        for _ in range(64):
+        for _ in range(blocks):
             file.write(block)
         file.flush()
         os.fsync(file.fileno())
-        return 64 * len(block) / (time.monotonic() - begin)
+        return blocks * len(block) / (time.monotonic() - begin)
 
 
 def say(text: str) -> None:

@@ -24,11 +24,11 @@ def test_large_round_whose_columns_go_both_ways_has_the_bits_of_the_cpu_engine(o
     # Keys and results of megabytes are mapped memory, which only the store that made it can free.
     rng = np.random.default_rng(1)
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=1 << 22)], op="mean", return_counts=True)
-    keys = [np.unique(rng.integers(0, 1 << 22, 1_500_000, np.uint32)) for _ in range(3)]
+    keys = [np.unique(rng.integers(0, 1 << 22, 1_500_000, np.uint32)) for _ in range(2)]
     updates = {str(i): ({"v": (some, rng.random(len(some), np.float32))}, 1.0) for i, some in enumerate(keys)}
+    on_cpu = digest(sa.aggregate(updates, spec, device="cpu"))
     for _ in range(2):  # the second with the memory that the first one has freed
-        on_cuda, on_cpu = (digest(sa.aggregate(updates, spec, device=device)) for device in ("cuda", "cpu"))
-        assert on_cuda == on_cpu
+        assert digest(sa.aggregate(updates, spec, device="cuda")) == on_cpu
     sa.release_memory()
 
 
