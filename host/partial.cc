@@ -119,8 +119,8 @@ struct Widths {
 Widths WidthsOf(const TensorSpec& spec) {
   return {KeyBytes(spec), AccRowBytes(spec), NeedsCounts(spec) ? sizeof(uint32_t) : 0,
           !NeedsKeyWeights(spec) ? 0
-          : IsBinned(spec)     ? sizeof(BinnedWeights)
-                               : sizeof(int64_t),
+          : IsBinned(spec)       ? sizeof(BinnedWeights)
+                                 : sizeof(int64_t),
           IsBinned(spec) ? NumColumns(spec) : 0};
 }
 
