@@ -151,7 +151,7 @@ class TypedAccumulator : public ListAccumulator {
   uint64_t FoldBytes(const PreparedUpdate* next) const override {
     const uint64_t row_bytes = sizeof(Key) + shape_.columns * sizeof(typename Fold::Acc) +
                                (shape_.counts ? sizeof(uint32_t) : 0) +
-                               (shape_.key_weights == KeyWeights::kNone ? 0 : sizeof(double));
+                               (shape_.key_weights == KeyWeights::kNone ? 0 : sizeof(typename Rows::WeightSum));
     return SaturatingAdd(SaturatingMultiply(MaxRowsWith(next), row_bytes), list_.SortBytesWith(next));
   }
 

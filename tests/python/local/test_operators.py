@@ -327,7 +327,7 @@ TENSORS = {
 @pytest.mark.parametrize("name", TENSORS)
 def test_bits_are_those_of_the_definition_in_any_order(name, dtype, family):
     rng = np.random.default_rng(family)
-    values, weights = multisets(rng, family, dtype), rng.integers(1, 500, CLIENTS) / 4
+    values, weights = multisets(rng, family, dtype), rng.random(CLIENTS) * 10.0 ** rng.integers(-3, 6, CLIENTS)
     tensor = dataclasses.replace(TENSORS[name], dtype=dtype)
     width, num_rows = tensor.row_width, COLUMNS // tensor.row_width
     keys = np.arange(num_rows, dtype=np.uint64) * np.uint64((tensor.num_rows or 2**64) // num_rows)
