@@ -1,3 +1,5 @@
+// What only a GPU can show. Without one these tests are skipped, visibly, and say what is then not covered: everything
+// else of cuda/ runs in the ordinary tests, on the host device. And which drivers are taken.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// Rounds that do not fit the device's memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// A program loads the CUDA engine, or says why it does not.
 #include "cuda/plugin/load.h"
 
 #include <gmock/gmock.h>

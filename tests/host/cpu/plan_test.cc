@@ -1,3 +1,4 @@
+// The CPU engine's plan of a merge, and its description.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -35,7 +35,7 @@ std::vector<TensorSpec> ByWeight(std::vector<TensorSpec> specs) {
 
 TEST_P(WeightsContract, RandomCases_HaveTheBitsOfClientsThatSentTheseWeights) {
   const uint64_t first = TestSeed(7101);
-  const uint64_t count = TestCases(400);
+  const uint64_t count = TestCases(800);
   uint64_t num_multiplied = 0;
   const std::unique_ptr<Engine> engine = GetParam().create();
   for (uint64_t seed = first; seed < first + count; ++seed) {
@@ -73,7 +73,7 @@ TEST_P(WeightsContract, RandomCases_HaveTheBitsOfClientsThatSentTheseWeights) {
     ASSERT_EQ(Disagreement(ByWeight(c.specs), driven, Judge(ByWeight(c.specs), sent)), "");
     num_multiplied += sent.size();
   }
-  if (count >= 400) {
+  if (count >= 800) {
     EXPECT_GT(num_multiplied, 100) << "this test no longer does what it is for";
   }
 }

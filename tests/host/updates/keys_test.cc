@@ -1,3 +1,4 @@
+// Keys of any integer type, copied into the tensor's key type and checked, on every SIMD target of the machine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// UpdateBuilder::Append: chunks in wire form are appended, or refused with chunk, position and value.
 #include "host/updates/update_builder.h"
 
 #include <gmock/gmock.h>
