@@ -20,16 +20,19 @@ import argparse
 import concurrent.futures
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MINORS = range(9, 13)
+# What a wheel has of the Python that it is for: "cp39-cp39" or "cp312-abi3", the engine's suffix, and headers.
+Python = tuple[str, str, str]
+START = time.monotonic()
 # What they are linked against (cmake/static.cmake): `auditwheel show` must find no newer symbol.
 LIBC = (2, 28)
 MAX_MB = 25
@@ -53,6 +56,12 @@ def fail(text: str) -> None:
     raise SystemExit(f"wheels: {text}")
 
 
+def spent() -> str:
+    """The time since the start: of the wall, and of processors."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return f"{time.monotonic() - START:.0f} s, {children.ru_utime + children.ru_stime:.0f} s of processors"
+
+
 def said(*command: str | Path, cwd: Path | None = None) -> str:
     """Runs a command and returns what it prints; its errors go to standard error, and end this one."""
     done = subprocess.run([str(part) for part in command], check=False, stdout=subprocess.PIPE, text=True, cwd=cwd)
@@ -61,47 +70,35 @@ def said(*command: str | Path, cwd: Path | None = None) -> str:
     return done.stdout.strip()
 
 
-def find_pythons() -> list[Path]:
-    """One interpreter for each version of Python that is here with its headers."""
+def described(python: Path) -> Python | None:
+    """Asks a Python what it is; None if it does not run, or has no headers."""
+    script = (
+        "import os, sys, sysconfig; headers = sysconfig.get_paths()['include']; os.stat(headers + '/Python.h')\n"
+        "print(sys.version_info[1], sysconfig.get_config_var('EXT_SUFFIX'), headers, sep='\\n')"
+    )
+    done = subprocess.run([python, "-c", script], check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        return None
+    minor, suffix, headers = done.stdout.splitlines()
+    if int(minor) >= 12:
+        return "cp312-abi3", ".abi3.so", headers
+    return f"cp3{minor}-cp3{minor}", suffix, headers
+
+
+def find_pythons() -> list[Python]:
+    """One for each version of Python that is here with its headers."""
     found = []
     for minor in MINORS:
-        on_path = shutil.which(f"python3.{minor}")
-        candidates = [Path(on_path)] if on_path else []
-        candidates += sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}"), reverse=True)
-        for candidate in candidates:
-            script = (
-                "import pathlib, sysconfig; print(pathlib.Path(sysconfig.get_paths()['include'], 'Python.h').exists())"
-            )
-            done = subprocess.run([candidate, "-c", script], check=False, capture_output=True, text=True)
-            if done.stdout.strip() == "True":
-                found.append(candidate)
-                break
+        name = f"python3.{minor}"
+        candidates = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/{name}"), reverse=True)
+        on_path = [Path(path) for path in [shutil.which(name)] if path]
+        found += [python for python in map(described, on_path + candidates) if python is not None][:1]
     return found
-
-
-class Python(NamedTuple):
-    """What a wheel has of the Python that it is for: "cp39-cp39" or "cp312-abi3", the engine's suffix, and headers."""
-
-    tag: str
-    suffix: str
-    headers: str
-
-
-def described(python: Path) -> Python:
-    """Asks a Python what it is."""
-    script = (
-        "import sys, sysconfig; print(sys.version_info[1]); print(sysconfig.get_config_var('EXT_SUFFIX'))\n"
-        "print(sysconfig.get_paths()['include'])"
-    )
-    minor, suffix, headers = said(python, "-c", script).splitlines()
-    if int(minor) >= 12:
-        return Python("cp312-abi3", ".abi3.so", headers)
-    return Python(f"cp3{minor}-cp3{minor}", suffix, headers)
 
 
 def build_all(pythons: list[Python], build: Path, output: Path) -> None:
     """Builds the programs, and into ``output`` the extension for each Python."""
-    headers = ";".join(f"{python.suffix}={python.headers}" for python in pythons)
+    headers = ";".join(f"{suffix}={folder}" for _, suffix, folder in pythons)
     said(
         *("cmake", "--preset", build.name, "-B", build, "-DSPARSEAGG_PYTHON=ON"),
         *(f"-DSPARSEAGG_PYTHON_OUTPUT={output}", f"-DSPARSEAGG_PYTHON_HEADERS={headers}"),
@@ -109,7 +106,9 @@ def build_all(pythons: list[Python], build: Path, output: Path) -> None:
         cwd=REPOSITORY,
     )
     targets = ["sparseagg_python", *(Path(path).name for path in PROGRAMS.values())]
-    done = subprocess.run(["cmake", "--build", build, "--target", *targets], check=False)
+    # How much of it is done, and the seconds so far.
+    environment = {**os.environ, "NINJA_STATUS": "wheels: %f of %t, %e s: "}
+    done = subprocess.run(["cmake", "--build", build, "--target", *targets], check=False, env=environment)
     if done.returncode != 0:
         fail(f"the build ended with status {done.returncode}")
 
@@ -187,27 +186,27 @@ def main() -> int:
     if arguments.client is None or arguments.build is None:
         parser.error("--client and --build, or --cuda, are needed")
     build = arguments.build.resolve()
-    pythons = [described(python) for python in arguments.python or find_pythons()]
-    if not pythons:
+    pythons = [described(path) for path in arguments.python] if arguments.python else find_pythons()
+    if not all(pythons) or not pythons:
         fail("no Python from 3.9 to 3.12 with its headers; --python names one")
-    start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         # Not in the temporary folder itself: a path that is new each time would have everything linked again.
         engines = build / "wheel-engines"
         build_all(pythons, build, engines)
-        print(f"wheels: built in {time.monotonic() - start:.0f} s")
+        print(f"wheels: built after {spent()}", flush=True)
         programs = {name: build / path for name, path in PROGRAMS.items()}
 
         def packed(python: Python) -> Path:
-            engine = Path(folder, f"_engine{python.suffix}")
+            tag, suffix, _ = python
+            engine = Path(folder, f"_engine{suffix}")
             said("strip", "-o", engine, engines / engine.name)
-            return platform_wheel(arguments.client, engine, programs, f"{python.tag}-{platform}", out)
+            return platform_wheel(arguments.client, engine, programs, f"{tag}-{platform}", out)
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             wheels = list(pool.map(packed, pythons))
     for wheel in wheels:
         check(wheel)
-    print(f"wheels: {len(wheels)} in {time.monotonic() - start:.0f} s")
+    print(f"wheels: {len(wheels)} after {spent()}")
     return 0
 
 

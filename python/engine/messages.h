@@ -9,10 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "python/engine/errors.h"
 #include "python/engine/nb.h"
-#include "service/base/limits.h"
+#include "python/engine/round_host.h"
 #include "service/codec/spec_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
@@ -42,23 +41,6 @@ Message ParseMessage(const nb::bytes& bytes) {
 }
 
 inline nb::bytes ToBytes(const google::protobuf::Message& message) { return ToBytes(message.SerializeAsString()); }
-
-// Limits on what a caller asks of its own process: none.
-inline service::Limits NoLimits() {
-  service::Limits limits;
-  limits.max_tensors = 0;
-  limits.max_row_width = 0;
-  limits.max_submissions = 0;
-  limits.max_tuples_per_submission = 0;
-  limits.max_bytes_per_submission = 0;
-  limits.max_result_ttl = absl::InfiniteDuration();
-  limits.max_message_bytes = 0;
-  limits.max_page_bytes = 0;
-  limits.max_open_rounds = 0;
-  limits.max_uploads = 0;
-  limits.max_wait = absl::InfiniteDuration();
-  return limits;
-}
 
 // Returns: the round of a serialised v1::RoundSpec. Throws: StatusException: as of ParseMessage and DecodeRoundSpec.
 inline service::RoundConfig ParseRoundSpec(const nb::bytes& spec,

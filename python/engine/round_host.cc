@@ -4,7 +4,6 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
-#include "python/engine/messages.h"
 #include "service/auth/authorize.h"
 #include "service/handlers/caller.h"
 #include "service/handlers/unary_call.h"
@@ -38,6 +37,22 @@ class ProcessCall final : public service::UnaryCall, public service::Caller {
 };
 
 }  // namespace
+
+service::Limits NoLimits() {
+  service::Limits limits;
+  limits.max_tensors = 0;
+  limits.max_row_width = 0;
+  limits.max_submissions = 0;
+  limits.max_tuples_per_submission = 0;
+  limits.max_bytes_per_submission = 0;
+  limits.max_result_ttl = absl::InfiniteDuration();
+  limits.max_message_bytes = 0;
+  limits.max_page_bytes = 0;
+  limits.max_open_rounds = 0;
+  limits.max_uploads = 0;
+  limits.max_wait = absl::InfiniteDuration();
+  return limits;
+}
 
 RoundHost::RoundHost(int merges, std::string noise_key, const LocalRuntime& runtime)
     : runtime_(runtime),

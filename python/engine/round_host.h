@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
 #include "python/engine/local_runtime.h"
+#include "service/base/limits.h"
 #include "service/handlers/aggregation_methods.h"
 #include "service/handlers/api_context.h"
 #include "service/rounds/registry.h"
@@ -28,6 +29,9 @@
 namespace sparseagg::python {
 
 using service::Round;
+
+// Limits on what a caller asks of its own process: none.
+service::Limits NoLimits();
 
 // A context, the registries, and the methods that a server calls for its clients. None of its threads uses Python, so
 // that whoever holds the GIL may wait for them. Thread-safe.
