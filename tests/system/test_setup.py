@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -132,6 +133,43 @@ sa.Client("localhost:1").close()
         assert "CMake was not found" in line
         assert "libabsl-dev" in line
         assert "pip install" in line
+
+
+@pytest.mark.parametrize(("platform", "system"), [("darwin", "macOS"), ("win32", "Windows")])
+def test_client_of_another_system_says_in_a_line_what_to_do(checkout: Path, platform: str, system: str) -> None:
+    code = f"""
+import os, sys, sparseagg as sa
+os.environ.pop("SPARSEAGG_SERVER", None)
+spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=3)])
+sys.platform = {platform!r}
+for call in (lambda: sa.aggregate([], spec), lambda: sa.Client(":memory:"), lambda: sa.Client(":local:")):
+    try:
+        call()
+    except (sa.errors.EngineMissingError, sa.errors.ProgramMissingError) as error:
+        print(error)
+"""
+    cure = 'start a server in a container (docs/howto/deploy-compose.md), and use sparseagg.Client("localhost:8001")'
+    assert client_alone(checkout, code).splitlines() == [
+        f"sparseagg has no {part} on {system}, only on Linux: {cure}"
+        for part in ("engine of its own", "engine of its own", "sparseagg-server")
+    ]
+
+
+# What an installation on another system gets passes the tests of the client that need no engine.
+def test_clients_tests_pass_without_the_engine(checkout: Path) -> None:
+    assert build(checkout, "off").returncode == 0
+    files = [f"tests/python/client/test_{name}.py" for name in ("aio", "credentials", "round", "tasks")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *files],
+        env={**os.environ, "PYTHONPATH": str(checkout / "lib"), "SPARSEAGG_TESTS_WITHOUT_ENGINE": "1"},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-10_000:]
+    passed = re.search(r"(\d+) passed, (\d+) skipped", done.stdout)
+    assert passed is not None, done.stdout[-1000:]
+    assert int(passed[1]) > 4 * int(passed[2])
 
 
 def test_client_alone_merge_command_fails_with_the_reason(checkout: Path) -> None:

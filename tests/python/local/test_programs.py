@@ -67,7 +67,7 @@ def test_program_of_a_package_in_its_repository_is_the_one_that_make_builds(name
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_missing_program_error_says_what_to_set(name):
-    with pytest.raises(ProgramMissingError, match=f"no {name}.*Install.*{VARIABLES[name]}") as caught:
+    with pytest.raises(ProgramMissingError, match=f"no {name}: install.*{VARIABLES[name]}") as caught:
         programs.find(name)
     assert isinstance(caught.value, (sa.SparseaggError, FileNotFoundError))
 
@@ -130,7 +130,7 @@ def test_console_script_without_its_program_fails(name, tmp_path):
     )
     done = run_python("-c", call)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"{name}: this installation has no {name}")
+    assert done.stderr.startswith(f"{name}: this installation of sparseagg has no {name}: ")
 
 
 def test_cli_server_runs_the_server_with_its_flags():

@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.resources
 import os
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -58,9 +59,18 @@ def _import() -> ModuleType:
     except ImportError as error:
         # A module that is there but cannot be loaded says itself why.
         reason = _build_reason() if isinstance(error, ModuleNotFoundError) else ""
-        raise EngineMissingError(
-            f"this installation of sparseagg has no engine of its own: {reason or error}. {_HOW}"
-        ) from error
+        raise EngineMissingError(missing("engine of its own", f"{reason or error}. {_HOW}")) from error
+
+
+def missing(part: str, on_linux: str) -> str:
+    """Returns what an error says of a part that this installation lacks; ``on_linux``: why, and what to do about it."""
+    if sys.platform.startswith("linux"):
+        return f"this installation of sparseagg has no {part}: {on_linux}"
+    system = {"darwin": "macOS", "win32": "Windows"}.get(sys.platform, sys.platform)
+    return (
+        f"sparseagg has no {part} on {system}, only on Linux: start a server in a container "
+        '(docs/howto/deploy-compose.md), and use sparseagg.Client("localhost:8001")'
+    )
 
 
 def describe() -> str:

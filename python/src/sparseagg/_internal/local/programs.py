@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from sparseagg._internal.base.extension import missing
 from sparseagg.errors import ProgramMissingError
 
 SERVER = "sparseagg-server"
@@ -39,12 +40,10 @@ def find(name: str, *, on_path: bool = True) -> str:
     for path in candidates:
         if _is_program(path) and not _is_our_command(path):
             return path
-    here = "Install a wheel of sparseagg for this platform, which brings the program"
+    here = "install a wheel of sparseagg for this platform, which brings the program"
     if repository is not None:
         here = f"`make build` in {repository} builds it"
-    raise ProgramMissingError(
-        f"this installation has no {name}. {here}, or set the environment's {variable} to the path of one"
-    )
+    raise ProgramMissingError(missing(name, f"{here}, or set the environment's {variable} to the path of one"))
 
 
 def _repository() -> pathlib.Path | None:
