@@ -186,8 +186,9 @@ def main() -> int:
     if arguments.client is None or arguments.build is None:
         parser.error("--client and --build, or --cuda, are needed")
     build = arguments.build.resolve()
-    pythons = [described(path) for path in arguments.python] if arguments.python else find_pythons()
-    if not all(pythons) or not pythons:
+    named = map(described, arguments.python or [])
+    pythons = [python for python in named if python is not None] if arguments.python else find_pythons()
+    if len(pythons) < len(arguments.python or [""]):
         fail("no Python from 3.9 to 3.12 with its headers; --python names one")
     with tempfile.TemporaryDirectory() as folder:
         # Not in the temporary folder itself: a path that is new each time would have everything linked again.

@@ -16,7 +16,6 @@
 namespace sparseagg::privacy {
 namespace {
 
-
 std::string Hex(const void* bytes, size_t size) {
   return absl::BytesToHexString(absl::string_view(static_cast<const char*>(bytes), size));
 }
