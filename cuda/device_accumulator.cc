@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(Valid
       device = engine_.RunOnDevice(
           [&](Session& session, int) -> absl::Status {
             checked_by = &session;
-            absl::StatusOr<bool> fails = FailsRangeCheck(session, spec_, shape_, update);
+            absl::StatusOr<bool> fails = FailsRangeCheck(session, shape_, update);
             // An update is checked in one batch, so another attempt would need the same memory.
             if (absl::IsResourceExhausted(fails.status())) return NoRoom(fails.status().message());
             ASSIGN_OR_RETURN(refused, std::move(fails));

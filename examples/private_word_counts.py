@@ -54,7 +54,6 @@ def spec_of(noise_multiplier: float, clients: int) -> sa.RoundSpec:
     return sa.RoundSpec(
         [sa.TensorSpec("words", "float32", num_rows=2**HASH_BITS)],
         op="sum",
-        numerics="fixed_point",
         max_submissions=2 * clients,
         # A client adds 1 to each of 16 words at most: a vector of length 4.
         clip=sa.ClipSpec(l2=WORDS_OF_CLIENT**0.5, max_keys=WORDS_OF_CLIENT),

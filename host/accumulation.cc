@@ -1,6 +1,5 @@
 #include "host/accumulation.h"
 
-#include <cmath>
 #include <limits>
 #include <string>
 
@@ -17,7 +16,7 @@ double TotalWeight(const TensorSpec& spec, const PartialTotals& totals) {
   if (a.mean_divisor == MeanDivisor::kFixed) return a.fixed_divisor;
   if (!NeedsWeightSum(spec)) return static_cast<double>(totals.num_submissions);
   if (a.numerics == Numerics::kBinned) return totals.binned_weights.Value();
-  return std::ldexp(static_cast<double>(totals.weight_sum), -WeightShift(a));
+  return static_cast<double>(totals.weight_sum);
 }
 
 double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials,
@@ -33,9 +32,6 @@ double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, con
 }
 
 PartialTotals TotalsOf(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials) {
-  const bool is_fixed = spec.aggregation.numerics == Numerics::kFixedPoint &&
-                        spec.aggregation.weighting == Weighting::kByWeight && spec.aggregation.weight_bound > 0.0;
-  const int shift = is_fixed ? WeightShift(spec.aggregation) : 0;
   const bool is_binned = spec.aggregation.numerics == Numerics::kBinned;
   const bool needs_binned = is_binned && spec.aggregation.weighting == Weighting::kByWeight;
   const bool needs_sum = !is_binned && NeedsWeightSum(spec);
@@ -43,12 +39,11 @@ PartialTotals TotalsOf(const TensorSpec& spec, absl::Span<const double> weights,
   for (const double weight : weights) {
     if (weight == kPartialWeight) continue;
     ++totals.num_submissions;
-    const double scaled = is_fixed ? std::rint(std::ldexp(weight, shift)) : weight;
-    if (scaled == 0.0) totals.has_zero_weight = true;
+    if (weight == 0.0) totals.has_zero_weight = true;
     if (needs_binned) totals.binned_weights.Add(weight);
     if (!needs_sum) continue;
     // Integer weights are below 2^53.
-    const auto units = static_cast<int64_t>(scaled);
+    const auto units = static_cast<int64_t>(weight);
     if (__builtin_add_overflow(totals.weight_sum, units, &totals.weight_sum)) {
       totals.weight_sum = std::numeric_limits<int64_t>::max();
     }

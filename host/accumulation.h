@@ -18,8 +18,7 @@ namespace sparseagg {
 
 // The divisor of MEAN: as mean_divisor says, the sum of all submissions' weights, their number, or a constant.
 // `weights` are in order of Add, kPartialWeight for partials, which `partials` are the totals of. Deterministic: folded
-// in canonical order, or exactly in integers under FIXED_POINT, and with partials up to 2^53; under BINNED by
-// SumOfWeights. Returns: 0 for every operator but MEAN.
+// in canonical order; with partials, in integers up to 2^53, or as binned sums. Returns: 0 for every operator but MEAN.
 double TotalWeight(const TensorSpec& spec, absl::Span<const double> weights, const PartialTotals& partials,
                    SubmissionOrder order);
 

@@ -32,7 +32,7 @@ TensorSpec SpecOfAccumulator(TensorSpec spec) {
   return spec;
 }
 
-// Sums of integer weights are exact up to 2^53, in whatever order. Sums of fixed-point and binned weights always are.
+// Sums of integer weights are exact up to 2^53, in whatever order. Binned sums of weights always are.
 absl::Status CheckWeightSum(const TensorSpec& spec, const PartialTotals& totals) {
   if (spec.aggregation.numerics != Numerics::kCanonical || totals.weight_sum <= int64_t{1} << 53)
     return absl::OkStatus();
@@ -204,11 +204,10 @@ absl::Status Aggregation::CheckMaxSubmissions(uint64_t num_more) const {
                                                        " take up to ", most,
                                                        " submissions; canonical ones have no such limit"));
     }
-    const uint64_t limit = spec.aggregation.max_submissions;
-    // More terms than the scale was chosen for could overflow.
-    if (spec.aggregation.numerics == Numerics::kFixedPoint && limit != 0 && num_counted_ + num_more > limit) {
-      return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ": fixed_point was set up for max_submissions ",
-                                                       limit, ", and that many have been added"));
+    // More terms than the lattice was chosen for could overflow.
+    if (const uint64_t limit = spec.aggregation.max_submissions; is_private_ && num_counted_ + num_more > limit) {
+      return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ": privacy was set up for max_submissions ", limit,
+                                                       ", and that many have been added"));
     }
   }
   return absl::OkStatus();
@@ -251,7 +250,7 @@ absl::Status Aggregation::CheckFollows(absl::string_view client_id, absl::string
                                  : absl::StrCat("the memory_limit ", memory_limit_, " has folded into the sum already");
   return absl::FailedPreconditionError(
       absl::StrCat("client '", client_id, "' comes before '", last_folded, "', which ", folded,
-                   ": add clients in ascending order of their ids, or sum in fixed point"));
+                   ": add clients in ascending order of their ids, or sum with binned numerics"));
 }
 
 absl::Status Aggregation::FitIntoLimit(absl::string_view client_id, const PreparedSubmission& submission) {
@@ -373,8 +372,8 @@ absl::Status Aggregation::CheckTakesFactors() const {
     return absl::InvalidArgumentError(absl::StrCat(
         Quoted(spec), ": weights can be multiplied by 0 and 1 only, since ",
         ignores               ? absl::StrCat("the op ", Name(op), " ignores weights")
-        : IsFloat(spec.dtype) ? std::string(UsesFixedPoint(spec) ? "fixed_point terms are made on arrival"
-                                                                 : "binned sums are merged on arrival")
+        : IsFloat(spec.dtype) ? std::string(spec.privacy.has_value() ? "terms with privacy are made on arrival"
+                                                                     : "binned sums are merged on arrival")
                               : std::string("sums of integers are exact and take integer weights, on arrival")));
   }
   return absl::OkStatus();

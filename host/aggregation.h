@@ -95,7 +95,7 @@ class Aggregation {
   // Errors: ALREADY_EXISTS: the client has a submission already. OUT_OF_RANGE: integer weights of a mean add up to more
   // than 2^53 with those of a partial. FAILED_PRECONDITION: the order matters, and the id
   // precedes an id that is folded already, or an id that Add must fold to make room. RESOURCE_EXHAUSTED: more than
-  // max_submissions of a fixed-point tensor; beyond the memory limit even with all others folded; or no memory.
+  // CheckMaxSubmissions allows; beyond the memory limit even with all others folded; or no memory.
   // INTERNAL: an engine invariant was violated. After an error or exception `submission` is lost, and others may have
   // been folded. If num_submissions() is unchanged, nothing of the submission counts. If it has grown, tensors may
   // disagree: discard the aggregation.
@@ -187,7 +187,7 @@ class Aggregation {
  private:
   Aggregation() = default;
 
-  // RESOURCE_EXHAUSTED: a fixed-point tensor does not take `num_more` submissions.
+  // RESOURCE_EXHAUSTED: binned sums, or sums with privacy, do not take `num_more` submissions.
   absl::Status CheckMaxSubmissions(uint64_t num_more) const;
   // OUT_OF_RANGE: integer weights of a mean would add up to more than 2^53 with a partial.
   absl::Status CheckWeightSums(const PreparedSubmission& partial) const;

@@ -25,10 +25,9 @@ struct UnfinishedRows;
 // What some submissions count in an accumulator besides their rows.
 struct PartialTotals {
   uint64_t num_submissions = 0;
-  // Of their weights, in multiples of 2^-WeightShift with Numerics::kFixedPoint; 0 unless NeedsWeightSum.
-  int64_t weight_sum = 0;
+  int64_t weight_sum = 0;        // of integer weights; 0 unless NeedsWeightSum
   WideBinnedSum binned_weights;  // with Numerics::kBinned and Weighting::kByWeight: the sum, in its place
-  bool has_zero_weight = false;  // a weight is 0, in the arithmetic of the sum
+  bool has_zero_weight = false;
 
   friend bool operator==(const PartialTotals& a, const PartialTotals& b) = default;
 };
@@ -75,8 +74,8 @@ class Accumulator {
   virtual ~Accumulator() = default;
 
   // Brings an update into the engine's form. An update is refused for its content here or never.
-  // Errors: INVALID_ARGUMENT: a fixed-point term is NaN, or beyond value_bound under kReject. OUT_OF_RANGE: a folded
-  // and weighted row of integers overflows int64. RESOURCE_EXHAUSTED: no memory, or (CPU) 2^32 or more unsorted tuples.
+  // Errors: OUT_OF_RANGE: a folded and weighted row of integers overflows int64. RESOURCE_EXHAUSTED: no memory, or
+  // (CPU) 2^32 or more unsorted tuples.
   virtual absl::StatusOr<std::unique_ptr<PreparedUpdate>> Prepare(ValidatedUpdate update) const = 0;
 
   // Returns: the most memory that Prepare needs in addition to `update`, its return value included. Saturates.

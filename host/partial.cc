@@ -28,8 +28,7 @@ constexpr int64_t kMaxIntegerWeights = int64_t{1} << 53;
 
 enum class PartialFold : uint8_t {
   kNone,
-  kFixed,
-  kInteger,
+  kInteger = 2,
   kModular,
   kMinFloat,
   kMaxFloat,
@@ -48,9 +47,7 @@ struct Head {
   uint8_t flags;
   uint8_t dtype;
   uint32_t columns;
-  int16_t value_shift;
-  int16_t weight_shift;
-  uint32_t zero;
+  uint64_t zero;
   uint64_t tensor_rows;
   uint64_t num_submissions;
   int64_t weight_sum;
@@ -67,7 +64,6 @@ PartialFold FoldOf(const TensorSpec& spec) {
   if (op == Op::kUnion) return PartialFold::kNone;
   if (op == Op::kMin) return IsFloat(spec.dtype) ? PartialFold::kMinFloat : PartialFold::kMinInteger;
   if (op == Op::kMax) return IsFloat(spec.dtype) ? PartialFold::kMaxFloat : PartialFold::kMaxInteger;
-  if (UsesFixedPoint(spec)) return PartialFold::kFixed;
   if (IsBinned(spec)) return PartialFold::kBinned;
   return spec.modular ? PartialFold::kModular : PartialFold::kInteger;
 }
@@ -76,21 +72,12 @@ int BinnedBins(const TensorSpec& spec) {
   return spec.dtype == DType::kFloat64 ? WideBinnedSum::kBins : NarrowBinnedSum::kBins;
 }
 
-// Returns: the largest weight, in multiples of 2^-t.
-uint64_t MostWeight(const AggregationSpec& a) {
-  return static_cast<uint64_t>(std::llrint(a.weight_bound * std::ldexp(1.0, WeightShift(a))));
-}
-
 size_t AccBytes(const TensorSpec& spec) {
   if (IsBinned(spec)) return static_cast<size_t>(BinnedBins(spec)) * sizeof(int64_t);
   return FoldOf(spec) == PartialFold::kInteger ? 16 : 8;
 }
 
 size_t AccRowBytes(const TensorSpec& spec) { return NumColumns(spec) * AccBytes(spec); }
-
-bool HasFixedWeights(const TensorSpec& spec) {
-  return spec.aggregation.numerics == Numerics::kFixedPoint && (NeedsKeyWeights(spec) || NeedsWeightSum(spec));
-}
 
 // Returns: the head that blocks of a tensor have, without what differs from block to block.
 Head HeadOf(const TensorSpec& spec) {
@@ -103,8 +90,6 @@ Head HeadOf(const TensorSpec& spec) {
   head.flags = (NeedsCounts(spec) ? kHasCounts : 0) | (NeedsKeyWeights(spec) ? kHasWeights : 0);
   head.dtype = static_cast<uint8_t>(spec.dtype);
   head.columns = NumColumns(spec);
-  if (UsesFixedPoint(spec)) head.value_shift = static_cast<int16_t>(ValueShift(spec.aggregation));
-  if (HasFixedWeights(spec)) head.weight_shift = static_cast<int16_t>(WeightShift(spec.aggregation));
   head.tensor_rows = spec.num_rows;
   return head;
 }
@@ -118,10 +103,7 @@ struct Widths {
 };
 Widths WidthsOf(const TensorSpec& spec) {
   return {KeyBytes(spec), AccRowBytes(spec), NeedsCounts(spec) ? sizeof(uint32_t) : 0,
-          !NeedsKeyWeights(spec) ? 0
-          : IsBinned(spec)       ? sizeof(BinnedWeights)
-                                 : sizeof(int64_t),
-          IsBinned(spec) ? NumColumns(spec) : 0};
+          NeedsKeyWeights(spec) ? sizeof(BinnedWeights) : 0, IsBinned(spec) ? NumColumns(spec) : 0};
 }
 
 // What is wrong with a block, and where it is.
@@ -209,11 +191,6 @@ absl::Status CheckAccs(const BlockPlace& place, const TensorSpec& spec, PartialB
                                                   " is larger than ", n, " submissions can make it"));
   };
   switch (FoldOf(spec)) {
-    case PartialFold::kFixed: {
-      const auto term = static_cast<uint64_t>(std::llrint(std::ldexp(a.value_bound, ValueShift(a))));
-      const auto most = static_cast<unsigned __int128>(term) * n;
-      return beyond(FirstBeyond<int64_t>(block.rows.accs, most, most));
-    }
     case PartialFold::kBinned: {
       const auto* digits = reinterpret_cast<const int64_t*>(block.rows.accs.data());
       const auto* tops = reinterpret_cast<const uint8_t*>(block.rows.tops.data());
@@ -249,56 +226,31 @@ absl::Status CheckAccs(const BlockPlace& place, const TensorSpec& spec, PartialB
   }
 }
 
-absl::Status CheckContributors(const BlockPlace& place, const TensorSpec& spec, const PartialBlock& block) {
+absl::Status CheckContributors(const BlockPlace& place, const PartialBlock& block) {
   const uint64_t n = block.totals.num_submissions;
   const auto* counts = reinterpret_cast<const uint32_t*>(block.rows.counts.data());
   for (uint64_t row = 0; row < block.rows.counts.size() / sizeof(uint32_t); ++row) {
     if (counts[row] >= 1 && counts[row] <= n) continue;
     return place.Invalid(absl::StrCat("the count of row ", row, " is ", counts[row], ", of ", n, " submissions"));
   }
-  if (block.rows.weights.empty()) return absl::OkStatus();
-  if (IsBinned(spec)) {
-    const auto* sums = reinterpret_cast<const BinnedWeights*>(block.rows.weights.data());
-    for (uint64_t row = 0; row < block.rows.num_rows; ++row) {
-      if (IsSumOfWeights(sums[row], n)) continue;
-      return place.Invalid(
-          absl::StrCat("the weight of row ", row, ", ", TextOf(sums[row]), ", is not one of ", n, " submissions"));
-    }
-    return absl::OkStatus();
-  }
-  const AggregationSpec& a = spec.aggregation;
-  const auto most = MostWeight(a);
-  const auto* weights = reinterpret_cast<const int64_t*>(block.rows.weights.data());
-  for (uint64_t row = 0; row < block.rows.num_rows; ++row) {
-    if (weights[row] >= 0 && static_cast<unsigned __int128>(weights[row]) <= static_cast<unsigned __int128>(most) * n) {
-      continue;
-    }
-    return place.Invalid(absl::StrCat("the weight of row ", row, " is ", weights[row], ", of ", n, " submissions"));
+  const auto* weights = reinterpret_cast<const BinnedWeights*>(block.rows.weights.data());
+  for (uint64_t row = 0; row < block.rows.weights.size() / sizeof(BinnedWeights); ++row) {
+    if (IsSumOfWeights(weights[row], n)) continue;
+    return place.Invalid(
+        absl::StrCat("the weight of row ", row, ", ", TextOf(weights[row]), ", is not one of ", n, " submissions"));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckTotals(const BlockPlace& place, const TensorSpec& spec, const PartialTotals& totals) {
-  const AggregationSpec& a = spec.aggregation;
   const uint64_t n = totals.num_submissions;
-  const bool is_fixed = a.numerics == Numerics::kFixedPoint && a.max_submissions != 0;
-  uint64_t most = std::numeric_limits<uint32_t>::max();
-  if (is_fixed) most = a.max_submissions;
-  if (IsBinned(spec)) most = MaxBinnedSubmissions(spec);
+  const uint64_t most = IsBinned(spec) ? MaxBinnedSubmissions(spec) : std::numeric_limits<uint32_t>::max();
   if (n > most) {
     return place.Invalid(absl::StrCat("its number of submissions is ", n, ", beyond ", most));
   }
-  const auto invalid_sum = [&] {
-    return place.Invalid(absl::StrCat("its sum of weights is ", totals.weight_sum, ", of ", n, " submissions"));
-  };
-  if (totals.weight_sum < 0) return invalid_sum();
-  if (!NeedsWeightSum(spec) || IsBinned(spec)) return totals.weight_sum == 0 ? absl::OkStatus() : invalid_sum();
-  if (a.numerics != Numerics::kFixedPoint) {
-    return totals.weight_sum <= kMaxIntegerWeights ? absl::OkStatus() : invalid_sum();
-  }
-  const auto bound = MostWeight(a);
-  const auto limit = static_cast<unsigned __int128>(bound) * n;
-  return static_cast<unsigned __int128>(totals.weight_sum) <= limit ? absl::OkStatus() : invalid_sum();
+  const int64_t most_weight = NeedsWeightSum(spec) && !IsBinned(spec) ? kMaxIntegerWeights : 0;
+  if (totals.weight_sum >= 0 && totals.weight_sum <= most_weight) return absl::OkStatus();
+  return place.Invalid(absl::StrCat("its sum of weights is ", totals.weight_sum, ", of ", n, " submissions"));
 }
 
 absl::Status CheckHead(const BlockPlace& place, const TensorSpec& spec, const Head& head) {
@@ -307,11 +259,9 @@ absl::Status CheckHead(const BlockPlace& place, const TensorSpec& spec, const He
   RETURN_IF_ERROR(place.Expect("bytes of a key", int{head.key_bytes}, int{expected.key_bytes}));
   RETURN_IF_ERROR(place.Expect("the dtype", int{head.dtype}, int{expected.dtype}));
   RETURN_IF_ERROR(place.Expect("values a row", head.columns, expected.columns));
-  RETURN_IF_ERROR(place.Expect("the shift of values", head.value_shift, expected.value_shift));
-  RETURN_IF_ERROR(place.Expect("the shift of weights", head.weight_shift, expected.weight_shift));
   RETURN_IF_ERROR(place.Expect("num_rows of the tensor", head.tensor_rows, expected.tensor_rows));
   RETURN_IF_ERROR(place.Expect("columns", head.flags & ~int{kHasZeroWeight}, int{expected.flags}));
-  return place.Expect("the reserved field", head.zero, 0u);
+  return place.Expect("the reserved field", head.zero, uint64_t{0});
 }
 
 }  // namespace
@@ -418,7 +368,7 @@ absl::StatusOr<PartialBlock> TakePartialBlock(absl::Span<const TensorSpec> tenso
   RETURN_IF_ERROR(HasNarrowKeys(*spec) ? CheckKeys<uint32_t>(place, *spec, block)
                                        : CheckKeys<uint64_t>(place, *spec, block));
   RETURN_IF_ERROR(CheckAccs(place, *spec, block));
-  RETURN_IF_ERROR(CheckContributors(place, *spec, block));
+  RETURN_IF_ERROR(CheckContributors(place, block));
   bytes.remove_prefix(head.block_bytes);
   return block;
 }

@@ -32,29 +32,27 @@ namespace sparseagg {
 //   4       2      version, 2
 //   6       2      bytes of the tensor's name
 //   8       8      bytes of the block
-//   16      1      fold of the values: 0 none (UNION), 1 fixed-point sum, 2 sum of signed integers, 3 sum modulo 2^64,
+//   16      1      fold of the values: 0 none (UNION), 2 sum of signed integers, 3 sum modulo 2^64,
 //                  4 minimum and 5 maximum of floats, 6 minimum and 7 maximum of integers, 8 binned sum
 //   17      1      bytes of a key: 4 or 8
 //   18      1      flags: 1 counts, 2 weights, 4 a submission's weight is 0
 //   19      1      dtype of the tensor: 0 float32, 1 float16, 2 bfloat16, 3 float64, 4 int32, 5 int64, 6 uint32,
 //                  7 uint64
 //   20      4      values a row; 0 for UNION
-//   24      2      s of fixed-point sums: values are multiples of 2^-s; otherwise 0
-//   26      2      t of fixed-point weights: multiples of 2^-t; otherwise 0
-//   28      4      0
+//   24      8      0
 //   32      8      num_rows of the tensor; 0: all of uint64
 //   40      8      N: submissions of the partial
-//   48      8      sum of their weights in multiples of 2^-t, int64; 0 where the result needs none
+//   48      8      sum of their weights, if these are integers, int64; 0 where the result needs none
 //   56      8      rows of the block
 //   64      8      first key of the interval
 //   72      8      last key of the interval, inclusive
 //   80             name of the tensor, then, of binned sums, the sum of weights as BinnedWeights: 3 digits, int64, from
 //                  the top down, and the top, int64; of no weights unless they are by_weight. The columns:
 //                  keys, which ascend strictly
-//                  values: int64 (folds 1, 6, 7), 128-bit integers (2), uint64 (3), float64 (4, 5), the K digits
+//                  values: int64 (folds 6, 7), 128-bit integers (2), uint64 (3), float64 (4, 5), the K digits
 //                  of a BinnedSum from the top down, int64 (8)
 //                  counts, uint32: submissions that have the key
-//                  weights, int64: the sum of their weights in multiples of 2^-t; of binned sums BinnedWeights
+//                  weights (8), BinnedWeights: the sum of their weights
 //                  tops, uint8: BinnedSum::top of each value (8)
 //
 // All blocks of a tensor repeat N and the sum of weights.

@@ -102,8 +102,6 @@ class RowWriter {
         unit_(std::ldexp(1.0, -lattice_.shift)),
         dtype_(ResultDType(spec)) {}
 
-  int shift() const { return lattice_.shift; }
-
   // `to`: the row of `values` to write. `divisor`: 1 for a sum.
   void Write(uint64_t key, uint64_t row, double divisor, std::byte* values, uint64_t to) const {
     NoiseStream stream(stream_key_, key);
@@ -146,9 +144,7 @@ Result MakePrivateResult(const TensorSpec& spec, const Result& sums, const Bytes
       result.counts[i] = static_cast<uint32_t>(std::clamp<int64_t>(selected.noisy_scores[i], 0, 0xffffffff));
     }
   });
-  result = cpu::CutAndLayOut(spec, num_selected, std::move(result));
-  result.fixed_point_shift = writer.shift();
-  return result;
+  return cpu::CutAndLayOut(spec, num_selected, std::move(result));
 }
 
 uint64_t PrivateResultBytes(const TensorSpec& spec, uint64_t num_keys) {

@@ -31,7 +31,6 @@ DeviceResult FormOf(const Result& result) {
   form.num_rows = result.num_rows;
   form.num_keys = result.num_keys;
   form.key_bytes = std::holds_alternative<Column<uint32_t>>(result.keys) ? sizeof(uint32_t) : sizeof(uint64_t);
-  form.fixed_point_shift = result.fixed_point_shift;
   return form;
 }
 
@@ -41,7 +40,6 @@ Result EmptyResult(const TensorSpec& spec) {
   result.dtype = ResultDType(spec);
   result.row_width = spec.row_width;
   result.num_rows = spec.num_rows;
-  if (UsesFixedPoint(spec)) result.fixed_point_shift = ValueShift(spec.aggregation);
   if (HasNarrowKeys(spec)) {
     result.keys.emplace<Column<uint32_t>>();
   } else {

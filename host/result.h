@@ -29,12 +29,11 @@ struct Result {
   uint64_t num_keys = 0;      // sparse: number of keys; dense: `num_rows`
   uint64_t num_cut_keys = 0;  // keys that result_top_k and result_min_norm have removed (CutResult)
 
-  KeyVector keys;                        // sparse: ascending, unique; dense: empty
-  Column<std::byte> values;              // num_keys × row_width of `dtype`, row-major
-  Column<uint32_t> counts;               // num_keys, or empty when not asked for
-  Column<double> weights;                // num_keys, or empty when not asked for
-  Column<double> moments;                // num_keys × row_width, or empty when not asked for
-  std::optional<int> fixed_point_shift;  // s: the sums are exact multiples of 2^-s
+  KeyVector keys;            // sparse: ascending, unique; dense: empty
+  Column<std::byte> values;  // num_keys × row_width of `dtype`, row-major
+  Column<uint32_t> counts;   // num_keys, or empty when not asked for
+  Column<double> weights;    // num_keys, or empty when not asked for
+  Column<double> moments;    // num_keys × row_width, or empty when not asked for
 
   // How the last merge was done and why, for people to read; may be empty. Depends on the machine.
   std::string plan;
@@ -65,7 +64,6 @@ struct DeviceResult {
   const void* d_values = nullptr;
   const uint32_t* d_counts = nullptr;
   const double* d_weights = nullptr;
-  std::optional<int> fixed_point_shift;
 
   // Keeps the columns; must not outlive the engine. Its release blocks until the device has done all work that this
   // process has given it, since others may still read the columns.

@@ -23,7 +23,7 @@ struct UnfinishedRows {
   Column<std::byte> accs;     // row_width accumulators a row, each of 8 bytes; of 16 for sums of signed integers; of
                               // the digits of binned sums
   Column<std::byte> counts;   // uint32: the contributors of the key
-  Column<std::byte> weights;  // int64: the sum of their weights, in multiples of 2^-WeightShift; or BinnedWeights
+  Column<std::byte> weights;  // of binned sums: the sum of their weights, BinnedWeights
   Column<std::byte> tops;     // uint8: BinnedSum::top of each accumulator of binned sums
 
   size_t memory_bytes() const { return keys.size() + accs.size() + counts.size() + weights.size() + tops.size(); }

@@ -15,7 +15,7 @@ from contestants import SEPARATE, Contestant, Data, Reference, dense, sparse
 BY_MODE: dict[str, dict[str, Any]] = {
     "canonical": {},
     "canonical+counts": {"return_counts": True},
-    "fixed_point": {"numerics": "fixed_point", "value_bound": 1.0},
+    "binned": {"numerics": "binned"},
 }
 
 
@@ -27,7 +27,7 @@ def ours(data: Data, threads: int) -> Iterator[Contestant]:
     for count in sorted({1, threads}):
         yield _merge(data, count, int64_keys, "canonical", ", int64 keys")
         for mode in BY_MODE:
-            # The reference counts tuples, and repeated keys of one update are one contributor, with one bound.
+            # The reference counts tuples, and repeated keys of one update are one contributor.
             if mode == "canonical" or not data.has_repeats:
                 yield _merge(data, count, own_keys, mode)
         if data.no_dense() is None:
@@ -51,8 +51,6 @@ def _merge(
     from sparseagg import _engine
 
     options = {**BY_MODE[mode], "result_layout": result_layout}
-    if mode == "fixed_point":
-        options["max_submissions"] = data.num_clients
     tensor = sa.TensorSpec("tensor", dtype, num_rows=data.num_rows, row_width=data.row_width)
     spec = sa.RoundSpec([tensor], **options)
 
@@ -64,7 +62,7 @@ def _merge(
             return reference.dense_error(found.values, data.num_rows)
         if dtype == "bfloat16":
             return reference.error(found.keys, np.asarray(found.values, np.float32), 7)
-        return (reference.error if mode == "fixed_point" else reference.exact_error)(found.keys, found.values)
+        return (reference.error if mode == "binned" else reference.exact_error)(found.keys, found.values)
 
     def run() -> sa.Result:
         return sa.aggregate(updates, spec, threads=threads)

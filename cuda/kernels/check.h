@@ -11,22 +11,14 @@
 
 namespace sparseagg::cuda {
 
-enum class CheckKind : uint8_t {
-  kBound,    // |weight × (factor × folded value)| ≤ bound; NaN fails even if the bound is infinite
-  kInteger,  // the folded value, and its product with the weight, fit int64
-};
-
-// Checks one update, by segments of equal keys. One call per segment and column.
+// Checks one update of integers, by segments of equal keys: whether the folded values, and their products with the
+// weight, fit int64. One call per segment and column.
 struct CheckTerms {
-  CheckKind kind = CheckKind::kBound;
   Segments segments;
   uint32_t columns = 1;
   const void* d_values = nullptr;
-  Number type = Number::kFloat32;
-  double factor = 1.0;
-  double weight = 1.0;
+  Number type = Number::kInt32;
   int64_t integer_weight = 1;
-  double bound = 0.0;
   uint32_t* d_refused = nullptr;  // set to 1 if the update must be refused
 
   uint64_t size() const { return uint64_t{segments.count} * columns; }
@@ -37,19 +29,10 @@ struct CheckTerms {
     const uint32_t begin = segments.Begin(segment);
     const uint32_t end = segments.End(segment);
     // Several threads may write the same 1.
-    if (kind == CheckKind::kBound ? !IsBounded(begin, end, cell.column) : !Fits(begin, end, cell.column))
-      StoreRelaxed(d_refused, uint32_t{1});
+    if (!Fits(begin, end, cell.column)) StoreRelaxed(d_refused, uint32_t{1});
   }
 
  private:
-  SPARSEAGG_HD bool IsBounded(uint32_t begin, uint32_t end, uint64_t column) const {
-    double value = 0.0;
-    for (uint32_t entry = begin; entry < end; ++entry) {
-      value = AddRn(value, LoadFloat(d_values, type, uint64_t{segments.Position(entry)} * columns + column));
-    }
-    return fabs(MulRn(weight, MulRn(factor, value))) <= bound;
-  }
-
   SPARSEAGG_HD bool Fits(uint32_t begin, uint32_t end, uint64_t column) const {
     __int128 value = 0;
     for (uint32_t entry = begin; entry < end; ++entry) {

@@ -17,41 +17,35 @@ struct Contributors {
   uint32_t num_base = 0;
   const uint32_t* d_base_counts = nullptr;
   const double* d_base_float_weights = nullptr;
-  const int64_t* d_base_fixed_weights = nullptr;
   Sources sources;
   bool unique = false;  // no source has a key twice
   SegmentClasses classes;
   uint32_t* d_counts = nullptr;
   double* d_float_weights = nullptr;  // summed in canonical order, from +0.0
-  int64_t* d_fixed_weights = nullptr;
 
   // Returns: whether the entry is its source's first in the segment that begins at `begin`, so that it counts.
   SPARSEAGG_HD bool IsFirst(uint32_t begin, uint32_t entry, uint32_t source) const {
     return unique || entry == begin || segments.Position(entry - 1) < sources.Begin(source);
   }
-  SPARSEAGG_HD bool NeedsSources() const { return !unique || d_float_weights != nullptr || d_fixed_weights != nullptr; }
+  SPARSEAGG_HD bool NeedsSources() const { return !unique || d_float_weights != nullptr; }
 };
 
-// Sums of one segment. Counts and fixed-point weights are added in any order, float64 weights from left to right.
+// Sums of one segment. Counts are added in any order, weights from left to right.
 struct ContributorSums {
   uint32_t count = 0;
   double float_weight = 0.0;
-  int64_t fixed_weight = 0;
 
   SPARSEAGG_HD void AddBase(const Contributors& args, uint32_t row) {
     if (args.d_counts != nullptr) count += args.d_base_counts[row];
     if (args.d_float_weights != nullptr) float_weight = AddRn(float_weight, args.d_base_float_weights[row]);
-    if (args.d_fixed_weights != nullptr) fixed_weight += args.d_base_fixed_weights[row];
   }
   SPARSEAGG_HD void AddSource(const Source& source) {
     ++count;
     float_weight = AddRn(float_weight, source.key_weight);
-    fixed_weight += source.fixed_weight;
   }
   SPARSEAGG_HD void Store(const Contributors& args, uint32_t segment) const {
     if (args.d_counts != nullptr) args.d_counts[segment] = count;
     if (args.d_float_weights != nullptr) args.d_float_weights[segment] = float_weight;
-    if (args.d_fixed_weights != nullptr) args.d_fixed_weights[segment] = fixed_weight;
   }
 };
 
@@ -87,8 +81,8 @@ struct CountShortSegments {
 };
 
 // Block kernel: a block counts one listed segment after another, medium ones with kWarpThreads threads and long ones
-// with kBlockThreads. All threads find contributors and sum counts and fixed-point weights. The float64 sum has a fixed
-// order, so one thread adds those weights, tile by tile, from shared memory.
+// with kBlockThreads. All threads find contributors and sum counts. The sum of weights has a fixed
+// order, so one thread adds them, tile by tile, from shared memory.
 template <uint32_t kNumThreads>
 struct CountListedSegments {
   static constexpr uint32_t kThreads = kNumThreads;
@@ -135,7 +129,6 @@ struct CountListedSegments {
       block.Phase([&](uint32_t thread) {
         if (thread + half >= width) return;
         shared.lanes[thread].count += shared.lanes[thread + half].count;
-        shared.lanes[thread].fixed_weight += shared.lanes[thread + half].fixed_weight;
       });
       width = half;
     }

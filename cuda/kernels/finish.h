@@ -15,7 +15,6 @@ enum class Divisor : uint8_t { kNone, kTotal, kKeyWeight };
 enum class WeightKind : uint8_t {
   kCounts,  // uniform: the weights of a key's contributors add up to their number
   kFloat,
-  kFixed,
 };
 
 // Folded rows, and the parameters of their division and rounding.
@@ -28,23 +27,13 @@ struct FoldedRows {
   Divisor divisor = Divisor::kNone;
   WeightKind weights = WeightKind::kCounts;
   double total_weight = 0.0;
-  double value_unit = 1.0;   // 2^-s of fixed-point sums
-  double weight_unit = 1.0;  // 2^-t of fixed-point weights
   const void* d_keys = nullptr;
   const void* d_accs = nullptr;
   const uint32_t* d_counts = nullptr;
   const double* d_float_weights = nullptr;
-  const int64_t* d_fixed_weights = nullptr;
 
   SPARSEAGG_HD double KeyWeight(uint64_t row) const {
-    switch (weights) {
-      case WeightKind::kFloat:
-        return d_float_weights[row];
-      case WeightKind::kFixed:
-        return MulRn(static_cast<double>(d_fixed_weights[row]), weight_unit);
-      default:
-        return static_cast<double>(d_counts[row]);
-    }
+    return weights == WeightKind::kFloat ? d_float_weights[row] : static_cast<double>(d_counts[row]);
   }
   SPARSEAGG_HD double DivisorOf(uint64_t row) const {
     return divisor == Divisor::kTotal ? total_weight : KeyWeight(row);
@@ -55,9 +44,6 @@ struct FoldedRows {
   // Sets `bits` to value i (row × columns + column) of the result. Returns: false if the value is beyond int64.
   SPARSEAGG_HD bool ValueAt(uint64_t i, uint64_t& bits) const {
     switch (fold) {
-      case FoldKind::kSumFixed:
-        bits = RoundFloat(i, MulRn(static_cast<double>(static_cast<const int64_t*>(d_accs)[i]), value_unit));
-        return true;
       case FoldKind::kSumModular:
         bits = static_cast<const uint64_t*>(d_accs)[i];
         if (type == Number::kUInt32) bits &= 0xffffffffu;

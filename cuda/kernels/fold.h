@@ -13,19 +13,12 @@ namespace sparseagg::cuda {
 
 enum class FoldKind : uint8_t {
   kSumFloat,
-  kSumFixed,
   kSumInteger,
   kSumModular,
   kMinFloat,
   kMaxFloat,
   kMinInteger,
   kMaxInteger,
-};
-
-// Fixed point: terms are clipped to ±bound and become multiples of 1/scale.
-struct TermScale {
-  double bound = 0.0;
-  double scale = 1.0;
 };
 
 // A fold is a struct with two types:
@@ -66,25 +59,8 @@ struct SumFloat : FloatValue {
   static constexpr bool kInOrder = true;
   SPARSEAGG_HD static Acc Start() { return 0.0; }
   SPARSEAGG_HD static double Term(Value value, const Source& source) { return Weighted(value, source); }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale&) {
-    return AddRn(acc, Term(value, source));
-  }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) { return AddRn(acc, Term(value, source)); }
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return AddRn(a, b); }
-};
-
-// The bound and the number of submissions keep sums within int64.
-struct SumFixed : FloatValue {
-  using Acc = int64_t;
-  static constexpr FoldKind kKind = FoldKind::kSumFixed;
-  static constexpr bool kInOrder = false;
-  SPARSEAGG_HD static Acc Start() { return 0; }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale& scale) {
-    double term = Weighted(value, source);
-    if (term < -scale.bound) term = -scale.bound;
-    if (term > scale.bound) term = scale.bound;
-    return acc + static_cast<int64_t>(rint(MulRn(term, scale.scale)));
-  }
-  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
 };
 
 // Sums in 128 bits, so that only the total can overflow int64, not an intermediate sum.
@@ -93,7 +69,7 @@ struct SumInteger : IntegerValue {
   static constexpr FoldKind kKind = FoldKind::kSumInteger;
   static constexpr bool kInOrder = false;
   SPARSEAGG_HD static Acc Start() { return 0; }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale&) {
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) {
     return acc + value * source.integer_weight;  // fits: checked when the update was prepared
   }
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
@@ -111,7 +87,7 @@ struct SumModular {
   SPARSEAGG_HD static Value Of(Number, uint64_t bits) { return bits; }
   SPARSEAGG_HD static Value Plus(Value a, Value b) { return a + b; }
   SPARSEAGG_HD static Acc Start() { return 0; }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return acc + value; }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&) { return acc + value; }
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
 };
 
@@ -125,7 +101,7 @@ struct FloatExtremum : FloatValue {
   SPARSEAGG_HD static Acc Start() {
     return BitsAs<double>(kIsMin ? uint64_t{0x7ff0000000000000} : uint64_t{0xfff0000000000000});
   }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source, const TermScale&) {
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) {
     return Combine(acc, MulRn(source.factor, value));
   }
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return (kIsMin ? b < a : b > a) || IsNan(b) ? b : a; }
@@ -140,7 +116,7 @@ struct IntegerExtremum : IntegerValue {
   static constexpr bool kInOrder = false;
   static constexpr bool kIsMin = kFold == FoldKind::kMinInteger;
   SPARSEAGG_HD static Acc Start() { return kIsMin ? INT64_MAX : INT64_MIN; }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&, const TermScale&) { return Combine(acc, value); }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&) { return Combine(acc, value); }
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return (kIsMin ? b < a : b > a) ? b : a; }
 };
 using MinInteger = IntegerExtremum<FoldKind::kMinInteger>;

@@ -203,7 +203,7 @@ struct FoldListedSegments {
   // Adds the term of the current source, whose duplicates have all been folded.
   SPARSEAGG_HD void Flush(State& state) const {
     if (state.source == kNobody) return;
-    state.acc = Fold::Add(state.acc, state.value, args.sources.d_sources[state.source], args.scale);
+    state.acc = Fold::Add(state.acc, state.value, args.sources.d_sources[state.source]);
   }
 
   // ---- any order ----

@@ -25,7 +25,6 @@ struct FoldValues {
   Sources sources;
   bool unique = false;   // no source has a key twice
   bool uniform = false;  // weights are all 1 or do not matter; if `unique` too, sources need not be looked up
-  TermScale scale;
   SegmentClasses classes;
   void* d_accs = nullptr;  // segments × columns of Acc: the result
 };
@@ -79,7 +78,7 @@ SPARSEAGG_HD Pack<typename Fold::Acc, kColumns> FoldSegment(const FoldValues& ar
   const auto load = [&](uint32_t position) { return Values::Load(args, (position - args.num_base) * packs + pack); };
   const auto add = [&](const typename Fold::Value(&sums)[kColumns], const Source& source) {
     SPARSEAGG_UNROLL
-    for (uint32_t c = 0; c < kColumns; ++c) accs.values[c] = Fold::Add(accs.values[c], sums[c], source, args.scale);
+    for (uint32_t c = 0; c < kColumns; ++c) accs.values[c] = Fold::Add(accs.values[c], sums[c], source);
   };
   if (args.unique) {
     const auto fold = [&](uint32_t position, const Values& values) {

@@ -41,8 +41,6 @@ cudaError_t LaunchFoldOf(const Args& args, cudaStream_t stream) {
   switch (args.kind) {
     case FoldKind::kSumFloat:
       return LaunchFold<SumFloat>(args, stream);
-    case FoldKind::kSumFixed:
-      return LaunchFold<SumFixed>(args, stream);
     case FoldKind::kSumInteger:
       return LaunchFold<SumInteger>(args, stream);
     case FoldKind::kSumModular:

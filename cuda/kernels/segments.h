@@ -19,7 +19,6 @@ struct Source {
   double weight = 1.0;         // of float values; 1 for MIN and MAX
   int64_t integer_weight = 1;  // factor of integer values
   double key_weight = 1.0;     // term of each of its keys in float64 sums of weights
-  int64_t fixed_weight = 0;    // term of each of its keys in fixed-point sums of weights
 };
 
 struct Sources {

@@ -239,7 +239,7 @@ struct TileBody {
       weights.weight = shared.weights[source];
       weights.integer_weight = shared.integer_weights[source];
     }
-    shared.accs[slot] = Fold::Add(shared.accs[slot], value, weights, args.scale);
+    shared.accs[slot] = Fold::Add(shared.accs[slot], value, weights);
   }
 
   // Writes the rows of the slots that occurred.

@@ -140,7 +140,6 @@ struct FoldTiles {
   const Source* d_sources = nullptr;
   uint32_t num_sources = 0;
   bool uniform = false;  // every weight is 1
-  TermScale scale;
   // Rows of an earlier merge; absent if d_base_bounds is null. d_base_counts is null if counts are not needed. Bounds
   // are of FindPartBounds, as those of the sources.
   const uint32_t* d_base_keys = nullptr;

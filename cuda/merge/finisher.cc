@@ -1,6 +1,5 @@
 #include "cuda/merge/finisher.h"
 
-#include <cmath>
 #include <utility>
 #include <variant>
 
@@ -30,13 +29,10 @@ FoldedRows Describe(const TensorSpec& spec, const TensorShape& shape, double tot
   folded.divisor = DivisorOf(spec.aggregation.op);
   folded.weights = shape.key_weights;
   folded.total_weight = total_weight;
-  if (UsesFixedPoint(spec)) folded.value_unit = std::ldexp(1.0, -ValueShift(spec.aggregation));
-  if (shape.key_weights == WeightKind::kFixed) folded.weight_unit = std::ldexp(1.0, -WeightShift(spec.aggregation));
   folded.d_keys = rows[RowColumn::kKeys].get();
   folded.d_accs = rows[RowColumn::kAccs].get();
   folded.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
   folded.d_float_weights = rows[RowColumn::kWeights].as<double>();
-  folded.d_fixed_weights = rows[RowColumn::kWeights].as<int64_t>();
   return folded;
 }
 

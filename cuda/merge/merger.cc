@@ -87,7 +87,6 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
   call.d_sources = batch.d_sources.as<Source>();
   call.num_sources = batch.num_sources;
   call.uniform = shape.uniform;
-  call.scale = shape.scale;
 
   FindTileBounds find;
   find.d_keys = call.d_keys;
@@ -378,7 +377,6 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     call.sources = sources;
     call.unique = batch.unique;
     call.uniform = shape_.uniform;
-    call.scale = shape_.scale;
     call.classes = classes;
     call.d_accs = rows[RowColumn::kAccs].get();
     RETURN_IF_ERROR(device.Launch(call));
@@ -395,9 +393,6 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     if (shape_.key_weights == WeightKind::kFloat) {
       call.d_base_float_weights = base[RowColumn::kWeights].as<double>();
       call.d_float_weights = rows[RowColumn::kWeights].as<double>();
-    } else if (shape_.key_weights == WeightKind::kFixed) {
-      call.d_base_fixed_weights = base[RowColumn::kWeights].as<int64_t>();
-      call.d_fixed_weights = rows[RowColumn::kWeights].as<int64_t>();
     }
     RETURN_IF_ERROR(device.Launch(call));
   }

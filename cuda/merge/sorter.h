@@ -43,14 +43,13 @@ class Sorter {
 
 // The range checks of an update, before it is added.
 
-// Returns: whether a validated update could still be refused: by a fixed-point term that is NaN or beyond the bound, or
-// by an integer row that leaves int64 when its duplicates are added or when it is weighted.
+// Returns: whether a validated update could still be refused: by an integer row that leaves int64 when its duplicates
+// are added or when it is weighted.
 bool NeedsRangeCheck(const TensorSpec& spec, const ValidatedUpdate& update);
 
 // Returns: whether the update must be refused. The host then finds the reason, which is rare.
 // Errors: of the device only. Blocks.
-absl::StatusOr<bool> FailsRangeCheck(Session& session, const TensorSpec& spec, const TensorShape& shape,
-                                     const ValidatedUpdate& update);
+absl::StatusOr<bool> FailsRangeCheck(Session& session, const TensorShape& shape, const ValidatedUpdate& update);
 
 }  // namespace sparseagg::cuda
 

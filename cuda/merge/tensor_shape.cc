@@ -1,7 +1,6 @@
 #include "cuda/merge/tensor_shape.h"
 
 #include <bit>
-#include <cmath>
 #include <utility>
 
 #include "host/base/status_macros.h"
@@ -14,14 +13,9 @@ FoldKind FoldOf(const TensorSpec& spec) {
   const Op op = spec.aggregation.op;
   if (op == Op::kMin) return IsFloat(spec.dtype) ? FoldKind::kMinFloat : FoldKind::kMinInteger;
   if (op == Op::kMax) return IsFloat(spec.dtype) ? FoldKind::kMaxFloat : FoldKind::kMaxInteger;
-  if (op == Op::kUnion || UsesFixedPoint(spec)) return FoldKind::kSumFixed;  // UNION has no columns to fold
+  if (op == Op::kUnion) return FoldKind::kSumModular;  // without columns to fold
   if (spec.modular) return FoldKind::kSumModular;
   return IsSignedInteger(spec.dtype) ? FoldKind::kSumInteger : FoldKind::kSumFloat;
-}
-
-WeightKind KeyWeightsOf(const TensorSpec& spec) {
-  if (!NeedsKeyWeights(spec)) return WeightKind::kCounts;
-  return spec.aggregation.numerics == Numerics::kFixedPoint ? WeightKind::kFixed : WeightKind::kFloat;
 }
 
 }  // namespace
@@ -62,13 +56,11 @@ TensorShape::TensorShape(const TensorSpec& spec) {
   row_bytes = columns * SizeOf(spec.dtype);
   type = ToNumber(spec.dtype);
   fold = FoldOf(spec);
-  if (UsesFixedPoint(spec)) scale = {a.value_bound, std::ldexp(1.0, ValueShift(a))};
   weighted = a.weighting != Weighting::kUniform && MultipliesByWeight(a.op) && !spec.modular;
   scaled = spec.clip.has_bound();
   uniform = !weighted && !scaled;
   counts = NeedsCounts(spec);
-  key_weights = KeyWeightsOf(spec);
-  if (key_weights == WeightKind::kFixed) weight_scale = std::ldexp(1.0, WeightShift(a));
+  key_weights = NeedsKeyWeights(spec) ? WeightKind::kFloat : WeightKind::kCounts;
 }
 
 Source TensorShape::MakeSource(const ValidatedUpdate& update) const {
@@ -80,7 +72,6 @@ Source TensorShape::MakeSource(const ValidatedUpdate& update) const {
     if (fold == FoldKind::kSumInteger) source.integer_weight = static_cast<int64_t>(weight);
   }
   source.key_weight = weight;
-  if (key_weights == WeightKind::kFixed) source.fixed_weight = std::llrint(weight * weight_scale);
   return source;
 }
 

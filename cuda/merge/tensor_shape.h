@@ -40,13 +40,11 @@ struct TensorShape {
   size_t row_bytes = 4;  // of a row of values as sent
   Number type = Number::kFloat32;
   FoldKind fold = FoldKind::kSumFloat;
-  TermScale scale;
   bool weighted = false;  // terms are multiplied by weights
   bool scaled = false;    // values are multiplied by factors: the tensor has bounds
   bool uniform = true;    // neither
   bool counts = false;    // the number of contributors per key is needed
   WeightKind key_weights = WeightKind::kCounts;
-  double weight_scale = 1.0;  // 2^t of WeightKind::kFixed
 
   // Bytes of one folded row, all columns.
   size_t RowBytes() const;

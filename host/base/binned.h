@@ -32,7 +32,8 @@ struct BinnedSum {
   static constexpr uint64_t kMaxTerms = (uint64_t{1} << (64 - W)) - 1;
   // Above the bin in `top`: terms that were infinite. Both: the sum is NaN, as after a NaN.
   static constexpr uint8_t kBinMask = 63;
-  static constexpr int kMaxBin = (2046 + 52) / W;  // of finite terms
+  static constexpr int kMaxBin = (2046 + 52) / W;        // of finite terms
+  static constexpr int kMaxRoundedBin = (2046 - 1) / W;  // above, 1.5·2^52 units are beyond float64
   static constexpr uint8_t kPlusInfinity = 64;
   static constexpr uint8_t kMinusInfinity = 128;
 
@@ -47,6 +48,18 @@ struct BinnedSum {
       return;
     }
     RaiseTo(BinOf(x));
+    if (bin() <= kMaxRoundedBin) {
+      // x + 1.5·2^52 units is rounded to a multiple of the unit, ties to even, and its bits count the units.
+      uint64_t exponent = static_cast<uint64_t>(bin()) * W + 1;
+      for (int64_t& digit : digits) {
+        const auto round = std::bit_cast<double>(exponent << 52 | uint64_t{1} << 51);
+        const double rounded = x + round;
+        digit += std::bit_cast<int64_t>(rounded) - std::bit_cast<int64_t>(round);
+        x -= rounded - round;  // exact
+        exponent -= W;
+      }
+      return;
+    }
     double units = std::ldexp(x, 1074 - bin() * W);
     for (int64_t& digit : digits) {
       const double rounded = std::rint(units);

@@ -11,8 +11,8 @@
 
 namespace sparseagg::cpu {
 
-// For one of the folds of rows/fold.h. Defined in typed_accumulator.h; instantiated in float_sums.cc, fixed_sums.cc,
-// binned_sums.cc, integer_folds.cc and extrema.cc, so that they compile side by side.
+// For one of the folds of rows/fold.h. Defined in typed_accumulator.h; instantiated in float_sums.cc, binned_sums.cc,
+// integer_folds.cc and extrema.cc, so that they compile side by side.
 template <typename Fold>
 std::unique_ptr<Accumulator> MakeTypedAccumulator(const TensorSpec& spec, tbb::task_arena& arena);
 

@@ -133,7 +133,7 @@ class BinnedAccumulator : public ListAccumulator {
     const BinnedWeights weights = BinnedWeights::Of(totals.binned_weights);
     for (uint64_t row = 0; row < rows.num_rows; ++row) {
       if (shape_.counts) rows.counts.Append(reinterpret_cast<const std::byte*>(&count), sizeof(count));
-      if (shape_.key_weights != KeyWeights::kNone) {
+      if (shape_.weights) {
         rows.weights.Append(reinterpret_cast<const std::byte*>(&weights), sizeof(weights));
       }
     }

@@ -23,7 +23,7 @@ namespace {
 std::unique_ptr<Accumulator> MakeCpuAccumulator(const TensorSpec& spec, tbb::task_arena& arena) {
   switch (spec.aggregation.op) {
     case Op::kUnion:
-      return MakeTypedAccumulator<SumFixed>(spec, arena);  // no columns: nothing is summed but counts
+      return MakeTypedAccumulator<SumModular>(spec, arena);  // no columns: nothing is summed but counts
     case Op::kMin:
       return IsFloat(spec.dtype) ? MakeTypedAccumulator<MinFloat>(spec, arena)
                                  : MakeTypedAccumulator<MinInteger>(spec, arena);
@@ -46,8 +46,7 @@ std::unique_ptr<Accumulator> MakeCpuAccumulator(const TensorSpec& spec, tbb::tas
   }
   if (spec.modular) return MakeTypedAccumulator<SumModular>(spec, arena);
   if (IsSignedInteger(spec.dtype)) return MakeTypedAccumulator<SumInteger>(spec, arena);
-  return UsesFixedPoint(spec) ? MakeTypedAccumulator<SumFixed>(spec, arena)
-                              : MakeTypedAccumulator<SumFloat>(spec, arena);
+  return MakeTypedAccumulator<SumFloat>(spec, arena);
 }
 
 }  // namespace

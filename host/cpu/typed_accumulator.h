@@ -111,9 +111,9 @@ class TypedAccumulator : public ListAccumulator {
     if constexpr (Rows::kBinned) {
       rows.tops.resize(rows.num_rows * shape_.columns);
       rows.accs.resize(rows.tops.size() * Fold::Acc::kBins * sizeof(int64_t));
-      for (size_t i = 0; i < rows.tops.size(); ++i) SetBinned(base_.accs[at * shape_.columns + i], i, rows);
+      for (size_t i = 0; i < rows.tops.size(); ++i) SetBinned(base_.accs[at * shape_.columns + i].Get(), i, rows);
       for (size_t i = 0; i < rows.num_rows && !base_.weights.empty(); ++i) {
-        const BinnedWeights weights = BinnedWeights::Of(base_.weights[at + i]);
+        const BinnedWeights weights = BinnedWeights::Of(base_.weights[at + i].Get());
         rows.weights.Append(reinterpret_cast<const std::byte*>(&weights), sizeof(weights));
       }
     } else {
@@ -151,7 +151,7 @@ class TypedAccumulator : public ListAccumulator {
   uint64_t FoldBytes(const PreparedUpdate* next) const override {
     const uint64_t row_bytes = sizeof(Key) + shape_.columns * sizeof(typename Fold::Acc) +
                                (shape_.counts ? sizeof(uint32_t) : 0) +
-                               (shape_.key_weights == KeyWeights::kNone ? 0 : sizeof(typename Rows::WeightSum));
+                               (shape_.weights ? sizeof(typename Rows::WeightSum) : 0);
     return SaturatingAdd(SaturatingMultiply(MaxRowsWith(next), row_bytes), list_.SortBytesWith(next));
   }
 
@@ -173,9 +173,7 @@ class TypedAccumulator : public ListAccumulator {
       return absl::OkStatus();
     }
     size_t size() const { return rows_->size(); }
-    bool AcceptsDirectOutput() const {
-      return shape_.columns > 0 && (std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>);
-    }
+    bool AcceptsDirectOutput() const { return shape_.columns > 0 && std::is_same_v<Fold, SumFloat>; }
     DirectOutput<Key> DirectOutputAt(uint64_t at) const {
       DirectOutput<Key> output = UnfinishedOutput(shape_, merged_, at);
       output.streams = merged_.accs.size() * sizeof(merged_.accs[0]) >= kStreamedBytes;
@@ -204,8 +202,9 @@ class TypedAccumulator : public ListAccumulator {
       copy(from.counts, rows.counts);
       if constexpr (Rows::kBinned) {
         const auto* const weights = reinterpret_cast<const BinnedWeights*>(from.weights.data());
-        for (size_t i = 0; i < rows.accs.size(); ++i) rows.accs[i] = BinnedAt<typename Fold::Acc>(from, i);
-        for (size_t i = 0; i < rows.weights.size(); ++i) rows.weights[i] = weights[i].Sum();
+        for (size_t i = 0; i < rows.accs.size(); ++i)
+          rows.accs[i] = typename Fold::Acc(BinnedAt<typename Fold::Sum>(from, i));
+        for (size_t i = 0; i < rows.weights.size(); ++i) rows.weights[i] = BinnedWeight(weights[i].Sum());
       } else {
         copy(from.accs, rows.accs);
         copy(from.weights, rows.weights);
@@ -316,7 +315,6 @@ class TypedAccumulator : public ListAccumulator {
     Input input;
     input.spec = &spec_;
     input.shape = shape_;
-    if (shape_.key_weights == KeyWeights::kFixed) input.weight_scale = std::ldexp(1.0, WeightShift(spec_.aggregation));
     if (base_.size() > 0) input.base = &base_;
     input.base_is_first = input.base != nullptr && !merges_on_arrival_;
     if (!merges_on_arrival_) return input;
@@ -357,20 +355,13 @@ class TypedAccumulator : public ListAccumulator {
   }
 
   FinishParams MakeFinishParams(SubmissionOrder order) const {
-    const AggregationSpec& a = spec_.aggregation;
     FinishParams params;
     params.spec = &spec_;
     params.shape = shape_;
-    if (UsesFixedPoint(spec_)) params.value_unit = std::ldexp(1.0, -ValueShift(a));
-    const bool fixed_weights = a.numerics == Numerics::kFixedPoint && a.weighting == Weighting::kByWeight &&
-                               (a.op == Op::kMean || shape_.key_weights == KeyWeights::kFixed);
-    if (fixed_weights) params.weight_unit = std::ldexp(1.0, -WeightShift(a));
-    if (shape_.key_weights != KeyWeights::kNone) {
-      params.has_positive_weights =
-          !partials_.has_zero_weight && std::all_of(list_.weights().begin(), list_.weights().end(), [&](double weight) {
-            if (weight == kPartialWeight) return true;
-            return fixed_weights ? FixedWeight(weight, std::ldexp(1.0, WeightShift(a))) > 0 : weight > 0.0;
-          });
+    if (shape_.weights) {
+      params.has_positive_weights = !partials_.has_zero_weight &&
+                                    std::all_of(list_.weights().begin(), list_.weights().end(),
+                                                [](double weight) { return weight > 0.0 || weight == kPartialWeight; });
     }
     params.total_weight = TotalWeight(spec_, list_.weights(), partials_, order);
     return params;

@@ -67,11 +67,11 @@ absl::Status CheckSum(const TensorSpec& spec, const PrivacySpec& round) {
   if (noisy_mean && a.weighting == Weighting::kByWeight) {
     return refuse("privacy has no noisy weights: coordinate_mean needs uniform weighting");
   }
-  if (a.numerics != Numerics::kFixedPoint) {
-    return refuse("privacy needs fixed_point numerics: noise on rounded float sums tells of their low bits");
+  if (a.numerics != Numerics::kCanonical) return refuse("privacy takes no numerics: its sums are exact integers");
+  if (a.max_submissions == 0 || a.max_submissions > (uint64_t{1} << 32)) {
+    return refuse("privacy needs max_submissions, 1 to 2^32, for which the exact sums have room; it is ",
+                  a.max_submissions);
   }
-  if (a.value_bound != 0.0) return refuse("value_bound has no effect: with privacy, clip.l2 bounds the values");
-  if (a.on_bound == BoundPolicy::kClip) return refuse("on_bound clip has no effect: with privacy, clip.l2 clips");
   return absl::OkStatus();
 }
 
@@ -147,7 +147,12 @@ absl::Status ResolvePrivacy(const PrivacySpec& round, absl::Span<TensorSpec> spe
   RETURN_IF_ERROR(CheckRound(round));
   size_t num_selecting = 0;
   size_t num_listed = 0;
-  double weight_bound = 0.0;
+  const bool weighted = !specs.empty() && specs.front().aggregation.weighting == Weighting::kByWeight;
+  if (weighted != round.weight_bound.has_value()) {
+    return absl::InvalidArgumentError(weighted ? "privacy needs weight_bound with the weighting by_weight"
+                                               : "privacy.weight_bound is for the weighting by_weight");
+  }
+  const double weight_bound = round.weight_bound.value_or(1.0);
   for (const TensorSpec& spec : specs) {
     RETURN_IF_ERROR(CheckSum(spec, round));
     RETURN_IF_ERROR(CheckResult(spec, round));
@@ -158,13 +163,9 @@ absl::Status ResolvePrivacy(const PrivacySpec& round, absl::Span<TensorSpec> spe
       num_listed += listed == round.public_keys.end() ? 0 : 1;
       RETURN_IF_ERROR(CheckPublicKeys(spec, listed == round.public_keys.end() ? nullptr : &listed->second));
     }
-    const bool weighted = spec.aggregation.weighting == Weighting::kByWeight;
-    const double bound = weighted ? spec.aggregation.weight_bound : 1.0;
-    if (weight_bound != 0.0 && bound != weight_bound) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Quoted(spec), ": privacy takes one weighting and one weight_bound for all tensors"));
+    if (weighted != (spec.aggregation.weighting == Weighting::kByWeight)) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": privacy takes one weighting for all tensors"));
     }
-    weight_bound = bound;
     const double norm = weight_bound * spec.clip.l2;
     if (!(norm >= kMinNorm && norm <= kMaxNorm)) {
       return absl::InvalidArgumentError(

@@ -29,6 +29,7 @@ absl::string_view Name(KeySelection keys);
 // The options of a round, as a caller gives them. ResolvePrivacy makes TensorPrivacy of them.
 struct PrivacySpec {
   double noise_multiplier = 0.0;  // z: standard deviation of the noise on values, in units of the sensitivity
+  std::optional<double> weight_bound = std::nullopt;  // W, the largest weight; kByWeight needs it
   KeySelection keys = KeySelection::kWeightedGaussian;
   std::optional<double> key_noise_multiplier = std::nullopt;  // σ of the two Gaussian selections
   std::optional<double> delta = std::nullopt;                 // of the selections of keys, of all tensors together

@@ -2,7 +2,6 @@
 #ifndef SPARSEAGG_HOST_SPEC_SPEC_H_
 #define SPARSEAGG_HOST_SPEC_SPEC_H_
 
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -61,14 +60,11 @@ enum class ResultLayout : uint8_t { kSparse, kDense, kAuto };
 
 enum class Numerics : uint8_t {
   kCanonical,   // float64 left fold in order of client id
-  kFixedPoint,  // exact sums of int64 multiples of 2^-s
-  kBinned,      // BinnedSum, in any order; for sums and means of dense floats
+  kBinned = 2,  // BinnedSum, in any order; for sums and means of floats. 1 was another one
 };
 
 // What happens to NaN and ±Inf in an update.
 enum class NonfinitePolicy : uint8_t { kReject, kPropagate };
-// What happens to a term beyond value_bound.
-enum class BoundPolicy : uint8_t { kReject, kClip };
 
 // What MEAN divides its sums by.
 enum class MeanDivisor : uint8_t {
@@ -114,11 +110,7 @@ struct AggregationSpec {
   uint64_t result_top_k = 0;     // those of the largest L2 norms, at most so many; 0: all
   double result_min_norm = 0.0;  // those of this L2 norm or more; 0: all
   OrderOptions order;
-  // For kFixedPoint only.
-  BoundPolicy on_bound = BoundPolicy::kReject;
-  double value_bound = 0.0;      // B, the largest magnitude of a term; 0: not given
-  double weight_bound = 0.0;     // W, the largest weight; 0: not given
-  uint64_t max_submissions = 0;  // M; 0: not given
+  uint64_t max_submissions = 0;  // of the round; 0: not given. Sums with privacy have room for so many
 };
 
 // One tensor of an aggregation.
@@ -152,12 +144,6 @@ inline DType ResultDType(const TensorSpec& spec) {
   return spec.aggregation.result_dtype.value_or(spec.dtype == DType::kInt32 ? DType::kInt64 : spec.dtype);
 }
 
-// Whether the sum is over fixed-point terms: float sums under kFixedPoint. Integer sums are exact without them.
-inline bool UsesFixedPoint(const TensorSpec& spec) {
-  const AggregationSpec& a = spec.aggregation;
-  return a.numerics == Numerics::kFixedPoint && IsFloat(spec.dtype) && IsSum(a.op);
-}
-
 // Returns: the most submissions of a binned sum.
 inline uint64_t MaxBinnedSubmissions(const TensorSpec& spec) {
   return spec.dtype == DType::kFloat64 ? WideBinnedSum::kMaxTerms : NarrowBinnedSum::kMaxTerms;
@@ -186,11 +172,11 @@ inline bool NeedsCounts(const TensorSpec& spec) {
 
 // Whether the result depends on the order of submissions: canonical float sums, of values, of their squares or of the
 // weights at a key; and order statistics, which break ties by it.
-// Where it does not, submissions may be merged as they arrive.
+// Where it does not, submissions may be merged as they arrive. Sums with privacy are of integers.
 inline bool OrderMatters(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   if (IsOrderStatistic(a.op) || a.return_moments) return true;
-  if (a.numerics != Numerics::kCanonical) return false;
+  if (a.numerics == Numerics::kBinned || spec.privacy.has_value()) return false;
   return (IsSum(a.op) && IsFloat(spec.dtype)) || NeedsKeyWeights(spec);
 }
 
@@ -215,30 +201,15 @@ inline bool HasCut(const TensorSpec& spec) {
 }
 
 // Whether the weights of its submissions may be multiplied (Accumulator::MultiplyWeights): the op uses weights, and the
-// submissions are kept until the close. Terms of integers and of fixed point are checked with the weight on arrival.
+// submissions are kept until the close. Terms of integers, and with privacy, have their weights on arrival.
 inline bool TakesFactors(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   const bool uses_weights = a.op != Op::kUnion && a.op != Op::kMin && a.op != Op::kMax;
-  return uses_weights && IsFloat(spec.dtype) && a.numerics == Numerics::kCanonical;
+  return uses_weights && IsFloat(spec.dtype) && a.numerics == Numerics::kCanonical && !spec.privacy.has_value();
 }
 
 // "tensor 'NAME'": how error texts name a tensor.
 std::string Quoted(const TensorSpec& spec);
-
-// ⌈log₂ x⌉ for finite x > 0.
-inline int CeilLog2(double x) {
-  int exponent = 0;
-  const double fraction = std::frexp(x, &exponent);  // x = fraction · 2^exponent, fraction in [0.5, 1)
-  return fraction == 0.5 ? exponent - 1 : exponent;
-}
-
-// 62 − ⌈log₂ M⌉ − ⌈log₂ bound⌉: M terms of magnitude ≤ bound stay below 2^62 in units of 2^-shift.
-inline int FixedPointShift(uint64_t max_submissions, double bound) {
-  return 62 - CeilLog2(static_cast<double>(max_submissions)) - CeilLog2(bound);
-}
-
-inline int ValueShift(const AggregationSpec& a) { return FixedPointShift(a.max_submissions, a.value_bound); }
-inline int WeightShift(const AggregationSpec& a) { return FixedPointShift(a.max_submissions, a.weight_bound); }
 
 // The syntax of ids. proto/sparseagg/v1/aggregation.proto has the rules; the Python package (base/arguments.py) has
 // CheckName and QuotedId, too, with the same texts.

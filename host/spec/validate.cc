@@ -18,10 +18,6 @@
 namespace sparseagg {
 namespace {
 
-// Bounds of value_bound and weight_bound: with them every fixed-point scale 2^s, and 2^-s, is a normal double.
-constexpr double kMinFixedPointBound = 0x1p-900;
-constexpr double kMaxFixedPointBound = 0x1p900;
-
 // Bounds of result_min_norm: its square, and those of norms near it, are normal doubles.
 constexpr double kMinCutNorm = 0x1p-500;
 constexpr double kMaxCutNorm = 0x1p500;
@@ -32,8 +28,6 @@ constexpr size_t kMaxAxes = 32;
 absl::Status Invalid(const TensorSpec& spec, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": ", problem));
 }
-
-bool IsMean(Op op) { return op == Op::kMean || op == Op::kCoordinateMean; }
 
 absl::Status ValidateTypes(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
@@ -80,37 +74,6 @@ absl::Status ValidateLayouts(const TensorSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::Status ValidateBound(const TensorSpec& spec, absl::string_view field, double bound) {
-  if (bound == 0.0) return Invalid(spec, absl::StrCat("fixed_point needs ", field));
-  if (!(bound >= kMinFixedPointBound && bound <= kMaxFixedPointBound)) {
-    return Invalid(spec, absl::StrFormat("%s %g is not in [2^-900, 2^900]", std::string(field), bound));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ValidateNumerics(const TensorSpec& spec) {
-  const AggregationSpec& a = spec.aggregation;
-  if (a.numerics != Numerics::kFixedPoint) return absl::OkStatus();
-  const bool sums_weights = a.weighting == Weighting::kByWeight && (IsMean(a.op) || a.return_weights);
-  if (UsesFixedPoint(spec)) {
-    // With privacy, clip.l2 is the bound of the terms.
-    if (!spec.privacy.has_value()) RETURN_IF_ERROR(ValidateBound(spec, "value_bound", a.value_bound));
-    if (a.on_nonfinite == NonfinitePolicy::kPropagate) {
-      return Invalid(spec, "fixed_point has no NaN or Inf, so it cannot propagate them");
-    }
-  }
-  if ((UsesFixedPoint(spec) || sums_weights) && a.max_submissions == 0) {
-    return Invalid(spec, "fixed_point needs max_submissions");
-  }
-  if ((UsesFixedPoint(spec) || sums_weights) && a.max_submissions > (uint64_t{1} << 32)) {
-    return Invalid(spec, absl::StrCat("fixed_point takes max_submissions up to 2^32, not ", a.max_submissions));
-  }
-  if (a.weighting == Weighting::kByWeight && (UsesFixedPoint(spec) || sums_weights)) {
-    RETURN_IF_ERROR(ValidateBound(spec, "weight_bound", a.weight_bound));
-  }
-  return absl::OkStatus();
-}
-
 bool TakesBinned(const TensorSpec& spec) {
   const Op op = spec.aggregation.op;
   return IsSum(op) && IsFloat(spec.dtype);
@@ -134,7 +97,7 @@ absl::Status ValidateDivisor(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   if (a.mean_divisor != MeanDivisor::kFixed) return absl::OkStatus();
   if (a.fixed_divisor == 0.0) return Invalid(spec, "mean_divisor fixed needs fixed_divisor");
-  if (a.fixed_divisor >= kMinFixedPointBound && a.fixed_divisor <= kMaxFixedPointBound) return absl::OkStatus();
+  if (a.fixed_divisor >= 0x1p-900 && a.fixed_divisor <= 0x1p900) return absl::OkStatus();
   return Invalid(spec, absl::StrFormat("fixed_divisor %g is not in [2^-900, 2^900]", a.fixed_divisor));
 }
 
@@ -170,10 +133,6 @@ absl::Status ValidateCut(const TensorSpec& spec) {
 absl::Status ValidateOrder(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   const OrderOptions& order = a.order;
-  if (a.numerics == Numerics::kFixedPoint) {
-    return Invalid(spec, absl::StrCat("fixed_point merges submissions as they arrive, but ", Name(a.op),
-                                      " needs all values of a key at once; use canonical numerics"));
-  }
   if (a.op == Op::kTrimmedMean) {
     if (!order.trim_fraction.has_value()) return Invalid(spec, "trimmed_mean needs a trim_fraction, in [0, 0.5)");
     if (!(*order.trim_fraction >= 0.0 && *order.trim_fraction < 0.5)) {
@@ -241,8 +200,6 @@ bool HasOp(const TensorSpec& spec) {
   return ((spec.aggregation.op == kOps) || ...);
 }
 
-bool IsFixed(const TensorSpec& spec) { return spec.aggregation.numerics == Numerics::kFixedPoint; }
-bool IsWeighted(const TensorSpec& spec) { return spec.aggregation.weighting == Weighting::kByWeight; }
 bool HasValues(const TensorSpec& spec) { return spec.aggregation.op != Op::kUnion; }
 bool HasOrder(const TensorSpec& spec) { return IsOrderStatistic(spec.aggregation.op); }
 bool UsesWeights(const TensorSpec& spec) {
@@ -258,13 +215,6 @@ bool IsDense(const TensorSpec& spec) { return spec.layout == Layout::kDense; }
 
 // An option without effect is refused, since its caller believes in an effect: that a bound is enforced, for example.
 constexpr UnusedOption kUnused[] = {
-    Unused(Has<&Options::value_bound>, IsFixed, "value_bound is for fixed_point numerics; canonical sums have none"),
-    Unused(Has<&Options::weight_bound>, IsFixed, "weight_bound is for fixed_point numerics; canonical sums have none"),
-    Unused(Is<&Options::on_bound, BoundPolicy::kClip>, IsFixed,
-           "on_bound clip is for fixed_point numerics; canonical sums have none"),
-    Unused(Has<&Options::value_bound>, UsesFixedPoint, "value_bound is for sums and means of floats"),
-    Unused(Is<&Options::on_bound, BoundPolicy::kClip>, UsesFixedPoint, "on_bound clip is for sums and means of floats"),
-    Unused(Has<&Options::weight_bound>, IsWeighted, "weight_bound is for the weighting by_weight"),
     Unused(Is<&Options::weighting, Weighting::kByWeight>, UsesWeights,
            "weighting by_weight is for sums, means and order statistics, and for return_weights"),
     Unused(Has<&Options::trim_fraction>, HasOp<Op::kTrimmedMean>, "trim_fraction is for the op trimmed_mean"),
@@ -340,9 +290,6 @@ void Combine(const Options& own, const Options& round, TensorSpec& spec) {
   Choose(own.trim_fraction, round.trim_fraction, a.order.trim_fraction);
   Choose(own.quantile, round.quantile, a.order.quantile);
   Choose(own.absent, round.absent, a.order.absent);
-  Choose(own.on_bound, round.on_bound, a.on_bound);
-  Choose(own.value_bound, round.value_bound, a.value_bound);
-  Choose(own.weight_bound, round.weight_bound, a.weight_bound);
 }
 
 // Errors: INVALID_ARGUMENT: options of the round exclude each other.
@@ -382,13 +329,12 @@ absl::Status CheckRound(const RoundDraft& draft, absl::Span<const TensorSpec> sp
 
 absl::Status CheckHasPartials(const TensorSpec& spec) {
   if (!OrderMatters(spec)) return absl::OkStatus();
-  const absl::string_view reason = IsOrderStatistic(spec.aggregation.op) ? "needs all values of a key at once"
-                                                                         : "sums floats in the order of the clients";
-  return absl::FailedPreconditionError(absl::StrCat(Quoted(spec), " ", reason,
-                                                    ", so that no partial keeps the bits: export its submissions",
-                                                    IsOrderStatistic(spec.aggregation.op) ? ""
-                                                    : TakesBinned(spec) ? ", or sum with binned numerics"
-                                                                        : ", or sum in fixed point"));
+  const bool is_statistic = IsOrderStatistic(spec.aggregation.op);
+  const absl::string_view reason =
+      is_statistic ? "needs all values of a key at once" : "sums floats in the order of the clients";
+  return absl::FailedPreconditionError(
+      absl::StrCat(Quoted(spec), " ", reason, ", so that no partial keeps the bits: export its submissions",
+                   TakesBinned(spec) && !spec.aggregation.return_moments ? ", or sum with binned numerics" : ""));
 }
 
 absl::Status Validate(const TensorSpec& spec) {
@@ -401,8 +347,7 @@ absl::Status Validate(const TensorSpec& spec) {
   RETURN_IF_ERROR(ValidateCut(spec));
   RETURN_IF_ERROR(ValidateMoments(spec));
   RETURN_IF_ERROR(ValidateBinned(spec));
-  if (IsOrderStatistic(spec.aggregation.op)) return ValidateOrder(spec);
-  return ValidateNumerics(spec);
+  return IsOrderStatistic(spec.aggregation.op) ? ValidateOrder(spec) : absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<TensorSpec>> ResolveRound(RoundDraft draft) {

@@ -39,9 +39,6 @@ struct Options {
   std::optional<double> trim_fraction;
   std::optional<double> quantile;
   std::optional<AbsentPolicy> absent;
-  std::optional<BoundPolicy> on_bound;
-  std::optional<double> value_bound;
-  std::optional<double> weight_bound;
 };
 
 // A round as a caller describes it.

@@ -170,11 +170,10 @@ absl::Status ValidateWeight(const TensorSpec& spec, double weight) {
   };
   if (!std::isfinite(weight)) return invalid("is not finite");
   if (weight < 0.0) return invalid("is negative");
-  const AggregationSpec& a = spec.aggregation;
-  if (a.weighting != Weighting::kByWeight) return absl::OkStatus();
+  if (spec.aggregation.weighting != Weighting::kByWeight) return absl::OkStatus();
   if (weight > kMaxWeight) return invalid("is beyond 2^960: sums of weights must stay finite");
-  if (a.numerics == Numerics::kFixedPoint && a.weight_bound != 0.0 && weight > a.weight_bound) {
-    return invalid(absl::StrCat("is beyond weight_bound ", a.weight_bound));
+  if (spec.privacy.has_value() && weight > spec.privacy->weight_bound) {
+    return invalid(absl::StrCat("is beyond privacy.weight_bound ", spec.privacy->weight_bound));
   }
   if (IsSignedInteger(spec.dtype) && (weight != std::rint(weight) || weight >= 0x1p53)) {
     return invalid("is not an integer below 2^53, which integer tensors need under by_weight");

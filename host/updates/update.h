@@ -171,7 +171,7 @@ class ValidatedUpdate {
 inline constexpr double kMaxWeight = 0x1p960;
 
 // Checks a weight against the tensor's weighting: finite and ≥ 0. Under kByWeight also: ≤ kMaxWeight; ≤ weight_bound
-// with kFixedPoint; an integer below 2^53 for integer tensors. Errors: INVALID_ARGUMENT names the value.
+// with privacy; an integer below 2^53 for integer tensors. Errors: INVALID_ARGUMENT names the value.
 absl::Status ValidateWeight(const TensorSpec& spec, double weight);
 
 // Errors: INVALID_ARGUMENT: a weight other than 1 where no tensor is weighted kByWeight: its sender believes in an

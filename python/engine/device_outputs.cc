@@ -179,8 +179,6 @@ nb::dict ToPython(const DeviceResult& result, int device, const LocalRuntime& ru
   };
   out["counts"] = optional(result.d_counts, DType::kUInt32);
   out["weights"] = optional(result.d_weights, DType::kFloat64);
-  out["fixed_point_shift"] =
-      result.fixed_point_shift.has_value() ? nb::object(nb::int_(*result.fixed_point_shift)) : nb::none();
   out["plan"] = "";
   return out;
 }

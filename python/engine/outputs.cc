@@ -45,7 +45,6 @@ nb::dict ToPython(std::shared_ptr<const Result> result) {
   std::vector<Py_ssize_t> shape = {static_cast<Py_ssize_t>(r.moments.size() / r.row_width)};
   if (r.row_width != 1) shape.push_back(r.row_width);
   out["moments"] = View(DType::kFloat64, shape, r.moments.data(), owner);
-  out["fixed_point_shift"] = r.fixed_point_shift.has_value() ? nb::object(nb::int_(*r.fixed_point_shift)) : nb::none();
   out["plan"] = r.plan;
   out["num_cut_keys"] = r.num_cut_keys;
   return out;

@@ -12,10 +12,10 @@
 namespace sparseagg::python {
 
 // Converts one result without copying its columns. Requires: the GIL.
-// Returns: a dictionary with "layout", "dtype", "keys", "values", "counts", "weights", "moments",
-// "fixed_point_shift", "plan" and "num_cut_keys".
+// Returns: a dictionary with "layout", "dtype", "keys", "values", "counts", "weights", "moments", "plan"
+// and "num_cut_keys".
 // Arrays are views of the result's memory, which lives as long as one of them. bfloat16 values come as their bits.
-// Absent keys, values and shifts are None; absent counts, weights and moments are empty arrays.
+// Absent keys and values are None; absent counts, weights and moments are empty arrays.
 nb::dict ToPython(std::shared_ptr<const Result> result);
 
 // The same of a result in CUDA memory, with arrays of the Python class _engine.DeviceColumn and without "moments" and

@@ -57,8 +57,7 @@ uint64_t MemoryBudget::limit() const {
 }
 
 absl::Status Reservation::Grow(uint64_t bytes, absl::string_view purpose) {
-  return Grow(bytes, purpose,
-              keeps_submissions_ ? "BINNED and FIXED_POINT numerics merge on arrival and keep only sums" : "");
+  return Grow(bytes, purpose, keeps_submissions_ ? "BINNED numerics merge on arrival and keep only sums" : "");
 }
 
 absl::Status Reservation::Grow(uint64_t bytes, absl::string_view purpose, absl::string_view advice) {

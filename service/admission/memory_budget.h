@@ -52,8 +52,8 @@ class MemoryBudget {
 // all of them. Not thread-safe.
 class Reservation {
  public:
-  // `keeps_submissions`: the round keeps every submission until it closes. Errors then advise BINNED and FIXED_POINT
-  // numerics, which merge submissions on arrival.
+  // `keeps_submissions`: the round keeps every submission until it closes. Errors then advise BINNED numerics,
+  // which merge submissions on arrival.
   explicit Reservation(MemoryBudget* budget, bool keeps_submissions = true)
       : budget_(budget), keeps_submissions_(keeps_submissions) {}
   ~Reservation() { budget_->Release(bytes_); }

@@ -34,7 +34,6 @@ void EncodeSummary(const TensorSpec& spec, const Result& result, v1::TensorSumma
   wire->set_has_values(result.has_values);
   wire->set_has_counts(ReturnsCounts(spec));
   wire->set_has_weights(spec.aggregation.return_weights);
-  if (result.fixed_point_shift.has_value()) wire->set_fixed_point_shift(*result.fixed_point_shift);
   wire->set_num_cut_keys(result.num_cut_keys);
   wire->set_has_moments(spec.aggregation.return_moments);
 }
@@ -261,7 +260,7 @@ absl::StatusOr<StreamConfig> DecodeStreamSpec(const v1::StreamSpec& spec, const 
   }
   if (spec.buffer() == 0) return absl::InvalidArgumentError("buffer: is 0; a version needs at least one commit");
   v1::RoundSpec round = spec.round();
-  round.set_max_submissions(spec.buffer());  // of which fixed_point makes its scale
+  round.set_max_submissions(spec.buffer());  // for which sums with privacy have room
   ASSIGN_OR_RETURN(config.round, DecodeRoundSpec(round, limits, source));
   config.buffer = spec.buffer();
   config.staleness_weights.assign(spec.staleness_weights().begin(), spec.staleness_weights().end());

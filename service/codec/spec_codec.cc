@@ -59,7 +59,6 @@ absl::Status CheckEnums(const v1::AggregationSpec& spec) {
   RETURN_IF_ERROR(CheckKnown(spec.numerics(), "numerics"));
   RETURN_IF_ERROR(CheckKnown(spec.result_dtype(), "result_dtype"));
   RETURN_IF_ERROR(CheckKnown(spec.on_nonfinite(), "on_nonfinite"));
-  RETURN_IF_ERROR(CheckKnown(spec.on_bound(), "on_bound"));
   RETURN_IF_ERROR(CheckKnown(spec.mean_divisor(), "mean_divisor"));
   RETURN_IF_ERROR(CheckKnown(spec.absent(), "absent"));
   return CheckKnown(spec.on_empty(), "on_empty");
@@ -79,10 +78,8 @@ static_assert(static_cast<int>(AbsentPolicy::kZero) == v1::ABSENT_POLICY_ZERO - 
 static_assert(static_cast<int>(Weighting::kByWeight) == v1::WEIGHTING_BY_WEIGHT - 1);
 static_assert(static_cast<int>(ResultLayout::kDense) == v1::RESULT_LAYOUT_DENSE - 1 &&
               static_cast<int>(ResultLayout::kAuto) == v1::RESULT_LAYOUT_AUTO - 1);
-static_assert(static_cast<int>(Numerics::kFixedPoint) == v1::NUMERICS_FIXED_POINT - 1 &&
-              static_cast<int>(Numerics::kBinned) == v1::NUMERICS_BINNED - 1);
+static_assert(static_cast<int>(Numerics::kBinned) == v1::NUMERICS_BINNED - 1);
 static_assert(static_cast<int>(NonfinitePolicy::kPropagate) == v1::NONFINITE_POLICY_PROPAGATE - 1);
-static_assert(static_cast<int>(BoundPolicy::kClip) == v1::BOUND_POLICY_CLIP - 1);
 static_assert(static_cast<int>(EmptyPolicy::kKeep) == v1::EMPTY_POLICY_KEEP - 1);
 static_assert(static_cast<int>(MeanDivisor::kWeights) == v1::MEAN_DIVISOR_WEIGHTS - 1 &&
               static_cast<int>(MeanDivisor::kSubmissions) == v1::MEAN_DIVISOR_SUBMISSIONS - 1 &&
@@ -125,7 +122,6 @@ Options DecodeOptions(const v1::AggregationSpec& wire) {
   options.numerics = DecodeEnum<Numerics>(wire.numerics());
   options.result_dtype = DecodeDType(wire.result_dtype());
   options.on_nonfinite = DecodeEnum<NonfinitePolicy>(wire.on_nonfinite());
-  options.on_bound = DecodeEnum<BoundPolicy>(wire.on_bound());
   options.on_empty = DecodeEnum<EmptyPolicy>(wire.on_empty());
   options.mean_divisor = DecodeEnum<MeanDivisor>(wire.mean_divisor());
   options.absent = DecodeEnum<AbsentPolicy>(wire.absent());
@@ -141,8 +137,6 @@ Options DecodeOptions(const v1::AggregationSpec& wire) {
   SPARSEAGG_TAKE(result_min_norm);
   SPARSEAGG_TAKE(trim_fraction);
   SPARSEAGG_TAKE(quantile);
-  SPARSEAGG_TAKE(value_bound);
-  SPARSEAGG_TAKE(weight_bound);
   return options;
 }
 
@@ -164,6 +158,7 @@ absl::StatusOr<PrivacySpec> DecodePrivacy(const v1::PrivacySpec& wire) {
   privacy.keys = DecodeEnum<KeySelection>(wire.keys()).value_or(privacy.keys);
   if (wire.has_key_noise_multiplier()) privacy.key_noise_multiplier = wire.key_noise_multiplier();
   if (wire.has_delta()) privacy.delta = wire.delta();
+  if (wire.has_weight_bound()) privacy.weight_bound = wire.weight_bound();
   for (const v1::PublicKeys& keys : wire.public_keys()) {
     if (!privacy.public_keys.emplace(keys.tensor(), std::vector<uint64_t>(keys.keys().begin(), keys.keys().end()))
              .second) {

@@ -101,10 +101,7 @@ RoundConfig Stream::VersionConfig(uint64_t version) const {
   config.stream = std::make_shared<StreamPart>(StreamPart{config_.round.id, version, has_factors, uploads_});
   for (TensorSpec& tensor : config.tensors) {
     if (!has_factors) break;
-    AggregationSpec& aggregation = tensor.aggregation;
-    const bool is_fixed_point = aggregation.numerics == Numerics::kFixedPoint;
-    if (aggregation.weighting == Weighting::kUniform && is_fixed_point) aggregation.weight_bound = 1.0;
-    aggregation.weighting = Weighting::kByWeight;
+    tensor.aggregation.weighting = Weighting::kByWeight;
   }
   return config;
 }

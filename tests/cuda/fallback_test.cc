@@ -271,19 +271,17 @@ TEST(Fallback, PeakOfMemory_WithinWhatWasSaid) {
   mallopt(M_MMAP_THRESHOLD, 1 << 16);
   KeepFreedColumns(0);
   const absl::Cleanup keep_again = [] { KeepFreedColumns(internal::kDefaultKeptColumnBytes); };
-  for (const Numerics numerics : {Numerics::kCanonical, Numerics::kFixedPoint}) {
+  for (const DType dtype : {DType::kFloat32, DType::kInt32}) {
     TensorSpec spec;
     spec.name = "t";
     spec.num_rows = uint64_t{1} << 23;
     spec.row_width = 4;
-    spec.aggregation.numerics = numerics;
-    spec.aggregation.value_bound = 10.0;
-    spec.aggregation.max_submissions = 1000;
+    spec.dtype = dtype;
     cuda::DeviceEngineOptions options;
     options.tuning.min_pending_bytes = size_t{8} << 20;
     options.tuning.staging_buffer_bytes = size_t{1} << 20;
-    // In fixed point it fails when it has merged some.
-    const int num_good = numerics == Numerics::kFixedPoint ? 5 : 0;
+    // Of integers it fails when it has merged some.
+    const int num_good = IsFloat(dtype) ? 0 : 5;
     cuda::DeviceEngine engine(std::make_unique<DyingDevice>(num_good), options);
     const auto aggregation = *Aggregation::Create(engine, {spec});
     Rng rng(TestSeed(9));
@@ -299,8 +297,8 @@ TEST(Fallback, PeakOfMemory_WithinWhatWasSaid) {
     const auto results = std::move(*aggregation).Finish();
     ASSERT_TRUE(results.ok()) << results.status();
     const uint64_t took = MemoryNow("VmHWM:") - before;
-    EXPECT_LE(took, said + kSlack) << "numerics " << static_cast<int>(numerics);
-    EXPECT_LE(said, 4 * took) << "more than it takes; numerics " << static_cast<int>(numerics);
+    EXPECT_LE(took, said + kSlack) << Name(dtype);
+    EXPECT_LE(said, 4 * took) << "more than it takes; " << Name(dtype);
     EXPECT_FALSE(engine.Probe().ok()) << "the device did not fail";
   }
 }

@@ -169,28 +169,26 @@ struct Job {
   std::vector<RawSubmission> submissions;
 };
 
-Job MakeJob(const std::string& name, bool tiles, Numerics numerics, uint32_t row_width, uint64_t num_rows,
-            int num_clients, size_t num_tuples) {
+Job MakeJob(const std::string& name, bool tiles, DType dtype, uint32_t row_width, uint64_t num_rows, int num_clients,
+            size_t num_tuples) {
   Job job;
   job.name = name;
   job.tiles = tiles;
   job.spec.name = "t";
+  job.spec.dtype = dtype;
   job.spec.num_rows = num_rows;
   job.spec.row_width = row_width;
   AggregationSpec& a = job.spec.aggregation;
-  a.op = tiles ? Op::kSum : Op::kCoordinateMean;
+  a.op = tiles || !IsFloat(dtype) ? Op::kSum : Op::kCoordinateMean;
   a.weighting = Weighting::kByWeight;
-  a.numerics = numerics;
   a.return_counts = true;
-  a.value_bound = 0x1p20;
-  a.weight_bound = 8.0;
-  a.max_submissions = num_clients;
   Rng rng(TestSeed(3));
   for (int i = 0; i < num_clients; ++i) {
     RawTensor raw;
     raw.keys = RandomKeys(rng, num_rows, num_tuples, KeyStyle::kUniform,
                           tiles ? KeyOrder::kSortedUnique : KeyOrder::kShuffled);
-    raw.values = RandomValues(rng, job.spec.dtype, raw.keys.size() * row_width, ValueStyle::kUnit);
+    raw.values = RandomValues(rng, job.spec.dtype, raw.keys.size() * row_width,
+                              IsFloat(dtype) ? ValueStyle::kUnit : ValueStyle::kSmallIntegers);
     job.submissions.push_back({absl::StrCat("client ", i), 1.0 + i % 3, {std::move(raw)}});
   }
   return job;
@@ -198,17 +196,17 @@ Job MakeJob(const std::string& name, bool tiles, Numerics numerics, uint32_t row
 
 std::vector<Job> Jobs() {
   return {
-      MakeJob("long segments in order", false, Numerics::kCanonical, 9, 2, 40, 30),
-      MakeJob("long segments in any order", false, Numerics::kFixedPoint, 1, 2, 40, 60),
-      MakeJob("tiles", true, Numerics::kCanonical, 1, 3000, 70, 100),
+      MakeJob("long segments in order", false, DType::kFloat32, 9, 2, 40, 30),
+      MakeJob("long segments in any order", false, DType::kInt64, 1, 2, 40, 60),
+      MakeJob("tiles", true, DType::kFloat32, 1, 3000, 70, 100),
   };
 }
 
 // The same bodies with blocks of one warp.
 std::vector<Job> JobsOfOneWarp() {
   std::vector<Job> jobs = {
-      MakeJob("medium segments in order", false, Numerics::kCanonical, 9, 2, 20, 12),
-      MakeJob("medium segments in any order", false, Numerics::kFixedPoint, 1, 2, 20, 30),
+      MakeJob("medium segments in order", false, DType::kFloat32, 9, 2, 20, 12),
+      MakeJob("medium segments in any order", false, DType::kInt64, 1, 2, 20, 30),
   };
   for (Job& job : jobs) job.medium = true;
   return jobs;

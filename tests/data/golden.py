@@ -108,7 +108,6 @@ def _page(spec: RoundSpec, tensor: TensorSpec, merged: reference.MergedTensor) -
             has_values=has_values,
             has_counts=how.return_counts or how.op == "union",
             has_weights=how.return_weights,
-            fixed_point_shift=merged.shift,
             num_cut_keys=merged.num_cut,
             has_moments=merged.moments is not None,
         ),

@@ -14,18 +14,15 @@ namespace sparseagg {
 
 // Tensors of one name, so that a block may be of any of them.
 inline std::vector<TensorSpec> PartialSpecs() {
-  TensorSpec fixed;
-  fixed.name = "t";
-  fixed.num_rows = 1000;
-  fixed.row_width = 2;
-  fixed.aggregation.op = Op::kMean;
-  fixed.aggregation.weighting = Weighting::kByWeight;
-  fixed.aggregation.numerics = Numerics::kFixedPoint;
-  fixed.aggregation.value_bound = 10.0;
-  fixed.aggregation.weight_bound = 4.0;
-  fixed.aggregation.max_submissions = 50;
-  fixed.aggregation.return_counts = true;
-  fixed.aggregation.return_weights = true;
+  TensorSpec binned;
+  binned.name = "t";
+  binned.num_rows = 1000;
+  binned.row_width = 2;
+  binned.aggregation.op = Op::kMean;
+  binned.aggregation.weighting = Weighting::kByWeight;
+  binned.aggregation.numerics = Numerics::kBinned;
+  binned.aggregation.return_counts = true;
+  binned.aggregation.return_weights = true;
   TensorSpec integer;
   integer.name = "t";
   integer.dtype = DType::kInt64;
@@ -35,7 +32,7 @@ inline std::vector<TensorSpec> PartialSpecs() {
   least.aggregation.op = Op::kMin;
   TensorSpec keys = least;
   keys.aggregation.op = Op::kUnion;
-  return {fixed, integer, least, keys};
+  return {binned, integer, least, keys};
 }
 
 // Returns: a partial of one tensor of an aggregation.

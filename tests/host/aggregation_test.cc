@@ -122,36 +122,12 @@ TEST_F(AggregationTest, Tuples_MoreThan2To64_AreNotTakenForFew) {
   EXPECT_THROW((void)std::move(*aggregation).Finish(), std::bad_alloc);
 }
 
-TEST_F(AggregationTest, FixedPoint_BeyondMaxSubmissions_IsRefused) {
-  TensorSpec fixed = Named("fixed");
-  fixed.aggregation.numerics = Numerics::kFixedPoint;
-  fixed.aggregation.value_bound = 4.0;
-  fixed.aggregation.max_submissions = 2;
-  const std::vector<TensorSpec> specs = {Named("t"), fixed};
-  const auto ours = Create(specs);
-  ASSERT_TRUE(Add(*ours, "a", 5, 1.0).ok());
-  ASSERT_TRUE(Add(*ours, "b", 5, 2.0).ok()) << "exactly at the limit";
-  const absl::Status status = Add(*ours, "c", 5, 4.0);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'fixed'"), HasSubstr("2")));
-  const auto theirs = Create(specs);
-  ASSERT_TRUE(Add(*theirs, "c", 5, 4.0).ok());
-  EXPECT_EQ(ours->MergeFrom(std::move(*theirs)).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(ours->num_submissions(), 2u);
-  const auto results = std::move(*ours).Finish();
-  ASSERT_TRUE(results.ok());
-  EXPECT_THAT(FloatsOf((*results)[0]), ElementsAre(3.0));
-  EXPECT_THAT(FloatsOf((*results)[1]), ElementsAre(3.0));
-}
-
 TEST_F(AggregationTest, Prepare_FromManyThreads_GivesTheSameBits) {
   TensorSpec spec = Named("t");
   spec.num_rows = 5000;
-  TensorSpec fixed = Named("fixed");
-  fixed.aggregation.numerics = Numerics::kFixedPoint;
-  fixed.aggregation.value_bound = 1000.0;
-  fixed.aggregation.max_submissions = 64;
-  const std::vector<TensorSpec> specs = {spec, fixed};
+  TensorSpec binned = Named("binned");
+  binned.aggregation.numerics = Numerics::kBinned;
+  const std::vector<TensorSpec> specs = {spec, binned};
   Rng rng(TestSeed(5));
   std::vector<RawSubmission> submissions;
   for (int i = 0; i < 64; ++i) {

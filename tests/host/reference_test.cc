@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/fixed_point.h"
 #include "tests/support/fold.h"
 #include "tests/support/results.h"
 #include "tests/support/values.h"
@@ -22,16 +21,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-TEST(ReferenceValues, FixedPoint_RoundsHalfToEven) {
-  const FixedPoint quarter{2};
-  EXPECT_TRUE(quarter.FromDouble(0.125) == 0);
-  EXPECT_TRUE(quarter.FromDouble(0.375) == 2);
-  EXPECT_TRUE(quarter.FromDouble(-0.375) == -2);
-  EXPECT_EQ(quarter.ToDouble(-6), -1.5);
-  EXPECT_EQ(FixedPoint{-10}.ToDouble(3), 3072.0);
-  EXPECT_EQ(FixedPoint{0}.ToDouble((Int128{1} << 53) + 1), 0x1p53);
-}
 
 // ---- folding
 
@@ -85,7 +74,6 @@ TEST(ReferenceDiff, EveryField_IsCompared) {
       {"number of counts", [](Result& r) { r.counts.clear(); }},
       {"weight -0", [](Result& r) { r.weights[0] = -0.0; }},
       {"number of weights", [](Result& r) { r.weights.push_back(1); }},
-      {"fixed_point_shift", [](Result& r) { r.fixed_point_shift = 3; }},
   };
   for (const Change& change : changes) {
     Result changed = expected;

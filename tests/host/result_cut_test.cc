@@ -155,11 +155,11 @@ TEST(Moments, Validate_RefusesByNameWithTheReason) {
     refused(spec, "tensor 't': return_moments is for the ops sum, mean and coordinate_mean");
   }
   spec.aggregation.op = Op::kSum;
-  spec.dtype = DType::kInt64;
-  EXPECT_TRUE(OrderMatters(spec)) << "the squares are float64 sums";
-  spec.aggregation.numerics = Numerics::kFixedPoint;
+  spec.aggregation.numerics = Numerics::kBinned;
   refused(spec, "return_moments needs canonical numerics");
   spec.aggregation.numerics = Numerics::kCanonical;
+  spec.dtype = DType::kInt64;
+  EXPECT_TRUE(OrderMatters(spec)) << "the squares are float64 sums";
   spec.dtype = DType::kUInt64;
   spec.modular = true;
   refused(spec, "return_moments is for values with squares, and modular sums wrap");

@@ -74,7 +74,7 @@ def digest(result: sa.Result) -> str:
     hashed = hashlib.blake2b(digest_size=8)
     for name, tensor in result.items():
         shape = tensor.layout, tensor.dtype, tensor.num_rows, tensor.row_width
-        hashed.update(repr((name, shape, tensor.fixed_point_shift, tensor.fill)).encode())
+        hashed.update(repr((name, shape, tensor.fill)).encode())
         for column in (tensor.keys, tensor.values, tensor.counts, tensor.weights, tensor.moments):
             if column is None:
                 hashed.update(b"none")
@@ -96,7 +96,6 @@ SPECS = {
     "int64 coordinate_mean": one("int64", 500, 1, op="coordinate_mean", return_counts=True),
     "uint64 modular": one("uint64", 500, 2, modular=True),
     "float32 canonical": one("float32", 500, 4, return_counts=True, return_weights=True),
-    "float32 fixed point": one("float32", 500, 2, numerics="fixed_point", value_bound=1e4, max_submissions=40),
     "binned": one("float32", 500, 2, numerics="binned", layout="dense", op="mean", weighting="by_weight"),
     "binned sparse": one("float32", 500, 2, numerics="binned", op="coordinate_mean", weighting="by_weight"),
     "binned float64": one("float64", 500, numerics="binned", layout="dense", return_counts=True),

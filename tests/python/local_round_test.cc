@@ -25,10 +25,6 @@ TensorSpec Spec(Numerics numerics) {
   spec.num_rows = kNumRows;
   spec.aggregation.numerics = numerics;
   spec.aggregation.return_counts = true;
-  if (numerics == Numerics::kFixedPoint) {
-    spec.aggregation.value_bound = 16.0;
-    spec.aggregation.max_submissions = 1000;
-  }
   return spec;
 }
 
@@ -252,9 +248,9 @@ TEST_P(LocalRoundTest, MergeBeyondMaxSubmissions_LeavesBothAsTheyWere) {
   EXPECT_TRUE(b->Finish().ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Numerics, LocalRoundTest, testing::Values(Numerics::kCanonical, Numerics::kFixedPoint),
+INSTANTIATE_TEST_SUITE_P(Numerics, LocalRoundTest, testing::Values(Numerics::kCanonical, Numerics::kBinned),
                          [](const auto& param_info) {
-                           return param_info.param == Numerics::kCanonical ? "Canonical" : "FixedPoint";
+                           return param_info.param == Numerics::kCanonical ? "Canonical" : "Binned";
                          });
 
 }  // namespace

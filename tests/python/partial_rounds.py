@@ -7,29 +7,24 @@ import sparseagg as sa
 
 __all__ = ["SPECS", "updates_of"]
 
-FIXED = {"numerics": "fixed_point", "value_bound": 5000.0}
-
 SPECS = {
     "mean": sa.RoundSpec(
         [sa.TensorSpec("v", "float32", num_rows=500, row_width=3), sa.TensorSpec("w", "float16", num_rows=0)],
         op="mean",
         weighting="by_weight",
-        weight_bound=8.0,
+        numerics="binned",
         max_submissions=64,
         return_counts=True,
         return_weights=True,
-        **FIXED,
     ),
     "coordinate_mean": sa.RoundSpec(
         [sa.TensorSpec("v", "float32", num_rows=500, result_layout="dense")],
         op="coordinate_mean",
         weighting="by_weight",
-        weight_bound=8.0,
-        max_submissions=64,
+        numerics="binned",
         min_contributors=2,
-        **FIXED,
     ),
-    "binned": sa.RoundSpec(
+    "dense mean": sa.RoundSpec(
         [sa.TensorSpec("v", "float32", num_rows=70, row_width=3, layout="dense")],
         op="mean",
         weighting="by_weight",
@@ -37,19 +32,11 @@ SPECS = {
         return_counts=True,
         return_weights=True,
     ),
-    "binned, of counts": sa.RoundSpec(
+    "dense, of counts": sa.RoundSpec(
         [sa.TensorSpec("v", "float64", num_rows=70, layout="dense", result_layout="sparse")],
         op="coordinate_mean",
         numerics="binned",
         min_contributors=2,
-    ),
-    "binned, sparse": sa.RoundSpec(
-        [sa.TensorSpec("v", "float32", num_rows=500, row_width=3), sa.TensorSpec("w", "float64", num_rows=0)],
-        op="coordinate_mean",
-        weighting="by_weight",
-        numerics="binned",
-        return_counts=True,
-        return_weights=True,
     ),
     "integers": sa.RoundSpec([sa.TensorSpec("v", "int32", num_rows=500, row_width=2)], op="sum", return_counts=True),
     "integer mean": sa.RoundSpec([sa.TensorSpec("v", "int64", num_rows=0)], op="mean", weighting="by_weight"),
@@ -57,7 +44,6 @@ SPECS = {
     "min": sa.RoundSpec([sa.TensorSpec("v", "float64", num_rows=500)], op="min"),
     "max": sa.RoundSpec([sa.TensorSpec("v", "int32", num_rows=500)], op="max"),
     "union": sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=2**40)], op="union"),
-    "dense": sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=64, layout="dense")], max_submissions=64, **FIXED),
 }
 
 

@@ -21,7 +21,6 @@ def private_spec(privacy: sa.PrivacySpec | None = None, **options: Any) -> sa.Ro
         sa.TensorSpec("bias", "float64", num_rows=4, row_width=1, layout="dense"),
     ]
     given = {
-        "numerics": "fixed_point",
         "max_submissions": 1000,
         "clip": sa.ClipSpec(l2=1.0, max_keys=4),
         "privacy": privacy or sa.PrivacySpec(noise_multiplier=2**-10, key_noise_multiplier=0.5, delta=1e-6),
@@ -186,6 +185,5 @@ def check_noise(result: sa.Result, clients: int, names: tuple[str, str] = ("", "
     rows = {"v": ([3, 70], 2), "bias": ([0, 1, 2, 3], 1)}
     noise = noise_of(result.info.release_id, {f"c{i}": terms for i in range(clients)}, specs, one, rows, names)
     for tensor, (_, of_tensor) in terms.items():
-        assert result[tensor].fixed_point_shift == 24
         expected = (np.array(of_tensor) * clients + np.array(noise[tensor])) / one
         assert np.array_equal(result[tensor].values.reshape(expected.shape), expected)

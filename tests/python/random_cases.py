@@ -120,7 +120,7 @@ def random_round(rng: np.random.Generator) -> Case:
     if all(factor in (0.0, 1.0) for factor in factors.values()):
         return Case(spec, sent, [Counted(spec, counted)], factors)
     counted = {name: reference.with_factor(spec, update, factors[name]) for name, update in counted.items()}
-    return Case(spec, sent, [Counted(reference.multiplied(spec, in_stream=False), counted)], factors)
+    return Case(spec, sent, [Counted(reference.multiplied(spec), counted)], factors)
 
 
 def random_stream(rng: np.random.Generator) -> Case:
@@ -134,7 +134,7 @@ def random_stream(rng: np.random.Generator) -> Case:
     has_factors = any(weight != 1.0 for weight in table)
     version_spec = of_version = dataclasses.replace(spec, max_submissions=buffer)
     if has_factors:
-        of_version = reference.multiplied(version_spec, in_stream=True)
+        of_version = reference.multiplied(version_spec)
 
     pools = random_pools(rng, spec)
     sent: list[Sent] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,22 +60,7 @@ def random_spec(rng: np.random.Generator, ops: Sequence[str] = OPS, takes_binned
     """Returns a spec without an option that nothing uses, which would be refused. Arguments as of random_tensor."""
     tensors = [random_tensor(rng, f"tensor-{i}", ops, takes_binned) for i in range(rng.integers(1, 4))]
     options: dict[str, Any] = {"weighting": str(rng.choice(["uniform", "by_weight"]))}
-    if rng.random() < 0.4:
-        # Order statistics are canonical, and some sums are binned.
-        is_fixed = [tensor.op not in ORDER_OPS and not tensor.numerics and rng.random() < 0.8 for tensor in tensors]
-        if any(is_fixed):
-            options["numerics"] = "fixed_point"
-        fixed = [tensor for tensor, is_one in zip(tensors, is_fixed) if is_one]
-        if any("float" in tensor.dtype and tensor.op in SUMS for tensor in fixed):
-            options.update(value_bound=float(rng.choice([30.0, 5e4])), on_bound=str(rng.choice(["reject", "clip"])))
-        if is_weighted(fixed, options["weighting"]):
-            options["weight_bound"] = 8.0
-        if fixed:
-            tensors = [
-                tensor if is_one or tensor.numerics else dataclasses.replace(tensor, numerics="canonical")
-                for tensor, is_one in zip(tensors, is_fixed)
-            ]
-    elif rng.random() < 0.3:
+    if rng.random() < 0.2:
         options["on_nonfinite"] = "propagate"
     return sa.RoundSpec(
         tensors,

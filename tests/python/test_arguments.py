@@ -38,7 +38,7 @@ WEIGHTS = [10**400, fractions.Fraction(10**400), 10**5000]
         ({"max_bytes_per_submission": 1.5}, r"max_bytes_per_submission cannot be 1\.5"),
         ({"min_contributors": -1}, "min_contributors cannot be -1"),
         ({"fill": 10**400}, "fill cannot be 1000"),
-        ({"value_bound": 10**5000}, "value_bound cannot be int with more digits"),
+        ({"fixed_divisor": 10**5000}, "fixed_divisor cannot be int with more digits"),
     ],
 )
 def test_spec_of_what_no_field_can_hold_names_field_and_value(options: dict[str, Any], text: str) -> None:
@@ -86,8 +86,8 @@ def test_spec_of_no_tensors_says_so(tensors: Any, text: str) -> None:
         ("op", "avg", "sum, mean, coordinate_mean"),
         ("weighting", "weighted", "uniform, by_weight"),
         ("result_layout", 5, "sparse, dense, auto"),
-        ("numerics", "float", "canonical, fixed_point"),
-        ("on_bound", "", "reject, clip"),
+        ("numerics", "float", "canonical, binned"),
+        ("mean_divisor", "", "weights, submissions, fixed"),
         ("on_nonfinite", "op_7", "reject, propagate"),
         ("on_empty", "zero", "fail, keep"),
     ],

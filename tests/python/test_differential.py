@@ -308,7 +308,7 @@ def test_differences_finds_every_kind():
     def result(**changes):
         good = {"keys": np.array([1, 2], np.uint32), "values": np.array([1, 2], np.float32)}
         good.update(counts=np.array([1, 1], np.uint32), weights=np.array([1.0, 1.0]))
-        tensor = sa.TensorResult("v", "sparse", "float32", 10, 1, fixed_point_shift=None, **{**good, **changes})
+        tensor = sa.TensorResult("v", "sparse", "float32", 10, 1, **{**good, **changes})
         return {"v": tensor}
 
     assert reference.differences(spec, updates, result()) == []

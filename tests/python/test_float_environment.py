@@ -149,9 +149,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "aggregate longdoubles": aggregate("float16", np.longdouble(VALUES) / 3),
     "aggregate integers": aggregate("float32", np.arange(SIZE) + (1 << 40)),
     "aggregate to dense": aggregate("float16", VALUES, result_layout="dense", fill=0.1),
-    "aggregate in fixed point": aggregate(
-        "float32", VALUES, numerics="fixed_point", value_bound=100, weight_bound=1, max_submissions=3
-    ),
+    "aggregate binned": aggregate("float32", VALUES, numerics="binned"),
     "convert to bfloat16": lambda: tensor_data(sa.TensorSpec("v", "bfloat16", num_rows=SIZE), VALUES).values.tobytes(),
     **{f"submit {values}": submit(values) for values in ("float16", "bfloat16", "int8_scaled")},
     **{f"round trip of {encoding}": round_trip(encoding) for encoding in NARROW},

@@ -28,7 +28,7 @@ AS_OF = r"as of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
     ("call", "error", "meant"),
     [
         (lambda: sa.RoundSpec([], op="summ"), sa.InvalidArgumentError, "sum"),
-        (lambda: sa.RoundSpec([], numerics="fixedpoint"), sa.InvalidArgumentError, "fixed_point"),
+        (lambda: sa.RoundSpec([], numerics="bined"), sa.InvalidArgumentError, "binned"),
         (lambda: sa.TensorSpec("e", "flot32", num_rows=1), sa.InvalidArgumentError, "float32"),
         (lambda: SPEC.tensor("embeding"), sa.InvalidArgumentError, "embedding"),
         (lambda: sa.aggregate([UPDATE], SPEC)["embeding"], KeyError, "embedding"),

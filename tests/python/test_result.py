@@ -24,7 +24,7 @@ INFO = RoundInfo._from_proto(pb.Round(name="rounds/r"))
 
 def result(keys, values, *, num_rows=5, layout="sparse", dtype="float32", row_width=1) -> TensorResult:
     keys, values = (None if part is None else np.array(part, t) for part, t in ((keys, np.uint32), (values, None)))
-    return TensorResult("v", layout, dtype, num_rows, row_width, keys, values, None, None, None)
+    return TensorResult("v", layout, dtype, num_rows, row_width, keys, values, None, None)
 
 
 def test_round_info_of_a_newer_server_is_read():
@@ -141,7 +141,7 @@ def test_result_reader_pages_are_put_together():
     assert tensor.keys.tolist() == [1, 4, 7]
     assert tensor.values.tolist() == [1.0, 2.0, 3.0]
     assert tensor.values.flags.writeable
-    assert (tensor.counts, tensor.weights, tensor.fixed_point_shift) == (None, None, None)
+    assert (tensor.counts, tensor.weights) == (None, None)
 
 
 def test_result_reader_dense_range_starts_at_its_first_key():

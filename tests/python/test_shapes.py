@@ -79,7 +79,6 @@ def result(keys: Any, values: Any, num_rows: int, row_width: int, shape: Any = N
         "dtype": "float32",
         "counts": None,
         "weights": None,
-        "fixed_point_shift": None,
     }
     values = np.array(values, np.float32)
     return sa.TensorResult(

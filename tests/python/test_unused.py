@@ -12,7 +12,7 @@ import pytest
 import sparseagg as sa
 from golden_cases.case import unchecked
 from real_server import ServerProcess
-from sparseagg._internal.spec.options import ORDER_OPS, words_of
+from sparseagg._internal.spec.options import words_of
 from sparseagg.v1 import aggregation_pb2 as pb
 
 UPDATE = (np.array([1], np.uint32), np.ones(1, np.float32))
@@ -55,9 +55,6 @@ def test_weight_that_one_of_several_tensors_uses_is_taken() -> None:
 
 
 UNUSED = {
-    "value_bound": ({"value_bound": 1.0}, "is for fixed_point numerics"),
-    "weight_bound": ({"weight_bound": 1.0}, "is for fixed_point numerics"),
-    "on_bound clip": ({"on_bound": "clip"}, "is for fixed_point numerics"),
     "weighting by_weight": (
         {"op": "min", "weighting": "by_weight"},
         "is for sums, means and order statistics, and for return_weights",
@@ -73,7 +70,6 @@ UNUSED = {
     "quantile": ({"op": "median", "quantile": 0.5}, "is for the op quantile"),
     "absent": ({"absent": "skip"}, "is for the ops median, trimmed_mean and quantile"),
 }
-FIXED = {"numerics": "fixed_point", "value_bound": 1.0, "max_submissions": 9}
 
 
 @pytest.mark.parametrize("option", UNUSED)
@@ -100,12 +96,9 @@ VALUES: dict[str, list[Any]] = {
     "dense_threshold": [0.5],
     "result_dtype": ["float64"],
     "on_nonfinite": ["propagate"],
-    "on_bound": ["clip"],
     "on_empty": ["fail", "keep"],
     "mean_divisor": ["weights", "submissions", "fixed"],
     "fixed_divisor": [2.0],
-    "value_bound": [1.0, 0.0],
-    "weight_bound": [1.0, 0.0],
     "trim_fraction": [0.25],
     "quantile": [0.5],
     "absent": ["skip", "zero"],
@@ -116,14 +109,14 @@ TENSORS = {"sparse": {}, "dense": {"layout": "dense"}, "integers": {"dtype": "in
 NEEDS = {
     "trimmed_mean": {"trim_fraction": 0.25},
     "quantile": {"quantile": 0.5},
-    "fixed_point": {"numerics": "fixed_point", "max_submissions": 9},
+    "binned": {"numerics": "binned"},
 }
 MODES = [
     (op, numerics, kind)
     for op in words_of("op")
-    for numerics in ("canonical", "fixed_point")
+    for numerics in ("canonical", "binned")
     for kind in TENSORS
-    if not (op in ORDER_OPS and numerics == "fixed_point")
+    if numerics == "canonical" or (op in ("sum", "mean", "coordinate_mean") and kind != "integers")
 ]
 
 
@@ -131,14 +124,11 @@ def specs_of_mode(op: str, numerics: str, kind: str) -> Iterator[sa.RoundSpec]:
     """A spec for each value of each option, set by the round and by its tensor; not checked."""
     fields = {"dtype": "float32", "num_rows": 4, **TENSORS[kind]}
     needs = {"op": op, **NEEDS.get(op, {}), **NEEDS.get(numerics, {})}
-    if numerics == "fixed_point" and op in ("sum", "mean", "coordinate_mean") and kind != "integers":
-        needs["value_bound"] = 1.0
     for option, values in VALUES.items():
         for value in values:
             options = {**needs, option: value}
-            of_round = {name: options.pop(name) for name in ("max_submissions",) if name in options}
-            yield unchecked(spec_of, sa.TensorSpec("v", **fields), **options, **of_round)
-            yield unchecked(spec_of, ONE, sa.TensorSpec("w", **fields, **options), **of_round)
+            yield unchecked(spec_of, sa.TensorSpec("v", **fields), **options)
+            yield unchecked(spec_of, ONE, sa.TensorSpec("w", **fields, **options))
 
 
 def answer_of(call: Callable[[], object]) -> str:
@@ -163,9 +153,8 @@ def test_every_option_gets_the_same_answer_everywhere(mode: tuple[str, str, str]
             clients = (memory, remote)
             calls = [lambda spec=spec: sa.Aggregator(spec)]
             calls += [lambda spec=spec, at=at: at.create_round(spec).delete() for at in clients]
-            of_stream = spec.with_options(max_submissions=None)
             calls += [
-                lambda spec=of_stream, at=at: at.create_stream(spec, buffer=9, one_per_client=True).delete()
+                lambda spec=spec, at=at: at.create_stream(spec, buffer=9, one_per_client=True).delete()
                 for at in clients
             ]
             if words not in refused:
@@ -173,17 +162,6 @@ def test_every_option_gets_the_same_answer_everywhere(mode: tuple[str, str, str]
                 refused.add(words)
             assert [answer_of(call) for call in calls] == [words] * len(calls), spec
     assert {"taken"} < refused
-
-
-def test_bounds_are_for_floats_and_weights_that_are_there() -> None:
-    integers = sa.TensorSpec("n", "int32", num_rows=4)
-    with pytest.raises(sa.InvalidArgumentError, match=r"^value_bound is for sums and means of floats"):
-        spec_of(integers, **FIXED)
-    with pytest.raises(sa.InvalidArgumentError, match=r"^weight_bound is for the weighting by_weight"):
-        spec_of(**FIXED, weight_bound=2.0)
-    spec_of(integers, ONE, **FIXED, on_bound="clip")
-    spec_of(**FIXED, weighting="by_weight", weight_bound=2.0)
-    spec_of(**{**FIXED, "max_submissions": None})  # a stream's, whose buffer is the limit
 
 
 def test_option_of_the_round_that_some_tensor_uses_is_taken() -> None:

@@ -53,10 +53,6 @@ std::string Describe(const TensorSpec& spec) {
   if (a.on_nonfinite == NonfinitePolicy::kPropagate) absl::StrAppend(&text, " propagate");
   if (a.on_empty == EmptyPolicy::kKeep) absl::StrAppend(&text, " on_empty=keep");
   if (a.numerics == Numerics::kBinned) absl::StrAppend(&text, " binned");
-  if (a.numerics == Numerics::kFixedPoint) {
-    absl::StrAppendFormat(&text, " fixed_point(B=%a, W=%a, M=%u%s)", a.value_bound, a.weight_bound, a.max_submissions,
-                          a.on_bound == BoundPolicy::kClip ? ", clip" : "");
-  }
   return text;
 }
 

@@ -39,16 +39,7 @@ uint64_t RandomNumRows(Rng& rng) {
   }
 }
 
-void RandomizeNumerics(Rng& rng, uint64_t max_submissions, TensorSpec& spec) {
-  AggregationSpec& a = spec.aggregation;
-  a.numerics = Numerics::kFixedPoint;
-  a.max_submissions = max_submissions;
-  a.value_bound = rng.Pick({0x1p-900, 1e-6, 1.0, 3.0, 1024.0, 1e30, 0x1p900});
-  a.weight_bound = rng.Pick({0.75, 1.0, 10.0, 1e6});
-  a.on_bound = rng.Coin() ? BoundPolicy::kClip : BoundPolicy::kReject;
-}
-
-TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
+TensorSpec RandomSpec(Rng& rng) {
   TensorSpec spec;
   AggregationSpec& a = spec.aggregation;
   spec.dtype = rng.Pick({DType::kFloat32, DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64,
@@ -62,13 +53,11 @@ TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
     if (rng.Coin()) a.weighting = Weighting::kByWeight;
     if (rng.OneIn(4)) a.result_dtype = rng.Pick({DType::kFloat32, DType::kFloat64});
   }
-  if (rng.OneIn(3)) RandomizeNumerics(rng, max_submissions, spec);
 
   const bool is_small = spec.num_rows != 0 && spec.num_rows <= 100000 / spec.row_width;
   if (is_small && spec.num_rows * spec.row_width <= 2000 && rng.OneIn(5)) spec.layout = Layout::kDense;
   const bool is_sum = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
-  if (is_sum && IsFloat(spec.dtype) && a.numerics == Numerics::kCanonical && rng.OneIn(3))
-    a.numerics = Numerics::kBinned;
+  if (is_sum && IsFloat(spec.dtype) && rng.OneIn(3)) a.numerics = Numerics::kBinned;
   if (is_small) {
     a.result_layout = rng.Pick({ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto});
     if (rng.OneIn(3)) a.dense_threshold = rng.Pick({1.0, 0.5, 1.0 / 3.0, 0.01});
@@ -82,7 +71,7 @@ TensorSpec RandomSpec(Rng& rng, uint64_t max_submissions) {
   a.return_weights = rng.Coin();
   a.min_contributors = rng.Pick<uint32_t>({0, 1, 1, 1, 2, 3});
   a.prune_zeros = rng.OneIn(3);
-  if (!SumsInFixedPoint(spec) && rng.OneIn(4)) a.on_nonfinite = NonfinitePolicy::kPropagate;
+  if (rng.OneIn(4)) a.on_nonfinite = NonfinitePolicy::kPropagate;
   if (rng.Coin()) a.on_empty = EmptyPolicy::kKeep;
   return spec;
 }
@@ -110,20 +99,6 @@ TensorStyle RandomStyle(Rng& rng, const TensorSpec& spec) {
   return style;
 }
 
-// Values whose terms mostly keep within the bound of FIXED_POINT, duplicates included.
-std::string BoundedValues(Rng& rng, const TensorSpec& spec, size_t count) {
-  const AggregationSpec& a = spec.aggregation;
-  const double by = a.weighting == Weighting::kByWeight ? a.weight_bound : 1.0;
-  double scale = a.value_bound / by / 4.0;
-  if (rng.OneIn(8)) scale *= 8.0;
-  // Values below the dtype's range become zero. No value should become infinite.
-  if (spec.dtype == DType::kFloat16) scale = std::min(scale, 60000.0);
-  if (spec.dtype != DType::kFloat64) scale = std::min(scale, 3e38);
-  std::vector<double> values(count);
-  for (double& value : values) value = scale * (2.0 * rng.Unit() - 1.0);
-  return PackFloats(spec.dtype, values);
-}
-
 RawTensor RandomTensor(Rng& rng, const TensorSpec& spec, const TensorStyle& style) {
   RawTensor raw;
   if (spec.layout == Layout::kDense) {
@@ -143,8 +118,6 @@ RawTensor RandomTensor(Rng& rng, const TensorSpec& spec, const TensorStyle& styl
   const size_t num_values = raw.keys.size() * spec.row_width;
   if (spec.aggregation.op == Op::kUnion && rng.Coin()) {
     raw.has_values = false;
-  } else if (SumsInFixedPoint(spec) && !rng.OneIn(4)) {
-    raw.values = BoundedValues(rng, spec, num_values);
   } else {
     raw.values = RandomValues(rng, spec.dtype, num_values, style.values);
   }
@@ -152,12 +125,10 @@ RawTensor RandomTensor(Rng& rng, const TensorSpec& spec, const TensorStyle& styl
 }
 
 double RandomWeight(Rng& rng, const std::vector<TensorSpec>& specs, bool may_be_zero) {
-  double bound = 1e300;
+  const double bound = 1e300;
   bool integer = false;
   for (const TensorSpec& spec : specs) {
-    const AggregationSpec& a = spec.aggregation;
-    if (a.weighting != Weighting::kByWeight) continue;
-    if (a.numerics == Numerics::kFixedPoint) bound = std::min(bound, a.weight_bound);
+    if (spec.aggregation.weighting != Weighting::kByWeight) continue;
     if (IsSignedInteger(spec.dtype)) integer = true;
   }
   if (may_be_zero && rng.OneIn(2)) return rng.Pick({0.0, -0.0});
@@ -215,11 +186,10 @@ Case RandomCase(uint64_t seed) {
   c.seed = seed;
   const size_t num_submissions = rng.Pick<size_t>({0, 1, 2, 3, 5, 8, 13, 40});
   // Exactly as many as declared, or a few less.
-  const uint64_t max_submissions = std::max<uint64_t>(1, num_submissions + (rng.Coin() ? 0 : rng.Below(1000)));
   const size_t num_tensors = 1 + rng.Below(3);
   std::vector<TensorStyle> styles;
   for (size_t t = 0; t < num_tensors; ++t) {
-    c.specs.push_back(RandomSpec(rng, max_submissions));
+    c.specs.push_back(RandomSpec(rng));
     c.specs.back().name = "t" + std::to_string(t);
     styles.push_back(RandomStyle(rng, c.specs.back()));
   }
@@ -261,7 +231,7 @@ std::vector<TensorSpec> EveryCombination() {
     for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kInt32,
                               DType::kInt64, DType::kUInt32, DType::kUInt64}) {
       for (const Weighting weighting : {Weighting::kUniform, Weighting::kByWeight}) {
-        for (const Numerics numerics : {Numerics::kCanonical, Numerics::kFixedPoint}) {
+        for (const Numerics numerics : {Numerics::kCanonical, Numerics::kBinned}) {
           for (const ResultLayout layout : {ResultLayout::kSparse, ResultLayout::kDense, ResultLayout::kAuto}) {
             TensorSpec spec;
             spec.name = "t";
@@ -274,9 +244,6 @@ std::vector<TensorSpec> EveryCombination() {
             a.numerics = numerics;
             a.result_layout = layout;
             a.return_counts = true;
-            a.value_bound = 0x1p20;
-            a.weight_bound = 8.0;
-            a.max_submissions = 8;
             if (Validate(spec).ok()) specs.push_back(std::move(spec));
           }
         }

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/exact_bins.h"
-#include "tests/support/fixed_point.h"
 #include "tests/support/fold.h"
 #include "tests/support/rules.h"
 #include "tests/support/values.h"
@@ -50,10 +49,6 @@ class TensorReference {
       for (FoldedRow& row : Fold(spec, submissions[rank]->tensors[tensor])) {
         contributions_.push_back({std::move(row), rank, weight});
       }
-    }
-    if (SumsInFixedPoint(spec)) value_scale_ = ValueScale(a_);
-    if (a_.numerics == Numerics::kFixedPoint && a_.weighting == Weighting::kByWeight && a_.weight_bound != 0.0) {
-      weight_scale_ = WeightScale(a_);
     }
     round_weight_ = SumWeights(weights);
   }
@@ -123,20 +118,13 @@ class TensorReference {
   double FloatColumn(size_t begin, size_t end, uint32_t column, double denominator) const {
     if (a_.op == Op::kMin || a_.op == Op::kMax) return Extreme(begin, end, column);
     double sum = +0.0;
-    Int128 fixed_sum = 0;
     ExactBins bins = spec_.dtype == DType::kFloat64 ? ExactBins(3, 40) : ExactBins(2, 44);
     for (size_t i = begin; i < end; ++i) {
-      double term = contributions_[i].weight * contributions_[i].row.floats[column];
-      if (value_scale_.has_value()) {
-        if (std::fabs(term) > a_.value_bound) term = std::copysign(a_.value_bound, term);
-        fixed_sum += value_scale_->FromDouble(term);
-      } else {
-        sum += term;
-        bins.Add(term);
-      }
+      const double term = contributions_[i].weight * contributions_[i].row.floats[column];
+      sum += term;
+      bins.Add(term);
     }
     if (a_.numerics == Numerics::kBinned) sum = bins.Value();
-    if (value_scale_.has_value()) sum = value_scale_->ToDouble(fixed_sum);
     return IsMean() ? sum / denominator : sum;
   }
 
@@ -211,18 +199,12 @@ class TensorReference {
   double SumWeights(const std::vector<double>& weights) const {
     if (a_.weighting == Weighting::kUniform) return static_cast<double>(weights.size());
     double sum = +0.0;
-    Int128 fixed_sum = 0;
     ExactBins bins(3, 40);
     for (const double weight : weights) {
       bins.Add(weight);
-      if (weight_scale_.has_value()) {
-        fixed_sum += weight_scale_->FromDouble(weight);
-      } else {
-        sum += weight;
-      }
+      sum += weight;
     }
-    if (a_.numerics == Numerics::kBinned) return bins.Value();
-    return weight_scale_.has_value() ? weight_scale_->ToDouble(fixed_sum) : sum;
+    return a_.numerics == Numerics::kBinned ? bins.Value() : sum;
   }
 
   void Fail(absl::StatusCode code, uint64_t key) { failed_keys_.emplace(code, key); }  // keys come in ascending order
@@ -296,7 +278,6 @@ class TensorReference {
     result.row_width = spec_.row_width;
     result.num_rows = spec_.num_rows;
     result.num_keys = dense ? spec_.num_rows : rows.size();
-    if (value_scale_.has_value()) result.fixed_point_shift = value_scale_->shift;
 
     OutputRow absent;
     absent.values = FillRow();
@@ -328,8 +309,6 @@ class TensorReference {
   const size_t tensor_;
   const size_t num_submissions_;
   std::vector<Contribution> contributions_;
-  std::optional<FixedPoint> value_scale_;
-  std::optional<FixedPoint> weight_scale_;
   double round_weight_ = 0.0;
   std::map<absl::StatusCode, uint64_t> failed_keys_;
 };

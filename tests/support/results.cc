@@ -40,9 +40,6 @@ std::string DiffField(absl::string_view field, T actual, T expected) {
 
 std::string DiffShape(const Result& actual, const Result& expected) {
   const auto layout = [](const Result& r) { return r.layout == Layout::kDense ? "dense" : "sparse"; };
-  const auto shift = [](const Result& r) {
-    return r.fixed_point_shift.has_value() ? absl::StrCat(*r.fixed_point_shift) : std::string("none");
-  };
   const auto key_bits = [](const Result& r) { return r.keys.index() == 0 ? 32 : 64; };
   std::string diff = DiffField<absl::string_view>("layout", layout(actual), layout(expected));
   if (diff.empty()) diff = DiffField("has_values", int{actual.has_values}, int{expected.has_values});
@@ -52,7 +49,6 @@ std::string DiffShape(const Result& actual, const Result& expected) {
   if (diff.empty()) diff = DiffField("row_width", actual.row_width, expected.row_width);
   if (diff.empty()) diff = DiffField("num_rows", actual.num_rows, expected.num_rows);
   if (diff.empty()) diff = DiffField("num_cut_keys", actual.num_cut_keys, expected.num_cut_keys);
-  if (diff.empty()) diff = DiffField("fixed_point_shift", shift(actual), shift(expected));
   if (diff.empty() && expected.layout == Layout::kSparse) {
     diff = DiffField("bits of a stored key", key_bits(actual), key_bits(expected));
   }
@@ -186,8 +182,6 @@ uint64_t ResultDigest(const Result& result) {
   digest.Add(result.num_rows);
   digest.Add(result.num_keys);
   digest.Add(result.layout == Layout::kSparse ? result.keys.index() : 0);
-  digest.Add(result.fixed_point_shift.has_value());
-  digest.Add(static_cast<uint64_t>(result.fixed_point_shift.value_or(0)));
   digest.Add(result.counts.size());
   digest.Add(result.weights.size());
   if (result.num_cut_keys != 0) digest.Add(result.num_cut_keys);

@@ -11,14 +11,6 @@ inline DType DTypeOfResult(const TensorSpec& spec) {
   return spec.dtype == DType::kInt32 ? DType::kInt64 : spec.dtype;
 }
 
-inline bool SumsInFixedPoint(const TensorSpec& spec) {
-  const Op op = spec.aggregation.op;
-  const bool is_float = spec.dtype == DType::kFloat16 || spec.dtype == DType::kBFloat16 ||
-                        spec.dtype == DType::kFloat32 || spec.dtype == DType::kFloat64;
-  return spec.aggregation.numerics == Numerics::kFixedPoint && is_float && op != Op::kMin && op != Op::kMax &&
-         op != Op::kUnion;
-}
-
 inline bool HasCounts(const TensorSpec& spec) {
   return spec.aggregation.op == Op::kUnion || spec.aggregation.return_counts;
 }

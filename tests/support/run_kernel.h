@@ -31,8 +31,6 @@ void RunFoldOf(const Args& args, Executor& executor) {
   switch (args.kind) {
     case FoldKind::kSumFloat:
       return RunFold<SumFloat>(args, executor);
-    case FoldKind::kSumFixed:
-      return RunFold<SumFixed>(args, executor);
     case FoldKind::kSumInteger:
       return RunFold<SumInteger>(args, executor);
     case FoldKind::kSumModular:

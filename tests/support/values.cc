@@ -115,16 +115,4 @@ std::string Pack(DType dtype, const std::vector<double>& values) {
 
 double PowerOfTwo(int exponent) { return std::ldexp(1.0, exponent); }
 
-int CeilLog2(double x) {
-  int e = -1000;
-  while (PowerOfTwo(e) < x) ++e;
-  return e;
-}
-
-int CeilLog2(uint64_t x) {
-  int e = 0;
-  while ((Int128{1} << e) < Int128{x}) ++e;
-  return e;
-}
-
 }  // namespace sparseagg::testing

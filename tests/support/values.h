@@ -32,10 +32,6 @@ std::string Pack(DType dtype, const std::vector<double>& values);
 
 // 2^exponent; exponents from −1022 to 1023.
 double PowerOfTwo(int exponent);
-// The smallest e with 2^e ≥ x, for x in [2^-1000, 2^1000].
-int CeilLog2(double x);
-// The same for an integer ≥ 1, without rounding it to a double.
-int CeilLog2(uint64_t x);
 
 }  // namespace sparseagg::testing
 

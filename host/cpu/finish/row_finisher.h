@@ -30,11 +30,8 @@ namespace sparseagg::cpu {
 struct FinishParams {
   const TensorSpec* spec = nullptr;
   RowShape shape;
-  double value_unit = 1.0;    // 2^-s of fixed-point sums
-  double weight_unit = 1.0;   // 2^-t of fixed-point weights
-  double total_weight = 0.0;  // kMean: the divisor of every key
-  // All weights are above 0 in the arithmetic in which they are summed, so no sum of them is 0.
-  bool has_positive_weights = true;
+  double total_weight = 0.0;         // kMean: the divisor of every key
+  bool has_positive_weights = true;  // all weights are above 0, so that no sum of them is 0
 };
 
 // Finisher of the rows of one key range after another, owned by a row sink. Two steps, since the place of a key range
@@ -60,17 +57,16 @@ class RowFinisher {
         dtype_(ResultDType(*params.spec)),
         row_bytes_(columns_ * SizeOf(dtype_)) {}
 
-  // Returns: whether the fold can write finished rows itself: of a float sum or mean with a float32 or float64 result,
-  // where no row is dropped, no division by 0 is possible, and returned weights are converted no more.
+  // Returns: whether the fold can write finished rows itself: of a float64 sum or mean with a float32 or float64
+  // result, where no row is dropped, and no division by 0 is possible.
   bool IsDirect() const {
     const AggregationSpec& a = params_.spec->aggregation;
-    if (!std::is_same_v<Fold, SumFloat> && !std::is_same_v<Fold, SumFixed>) return false;
+    if (!std::is_same_v<Fold, SumFloat>) return false;
     if (a.op == Op::kMean && params_.total_weight == 0.0) return false;
     if (a.op == Op::kCoordinateMean && !params_.has_positive_weights) return false;
     if (columns_ == 0 || (dtype_ != DType::kFloat32 && dtype_ != DType::kFloat64)) return false;
-    // Direct output writes sums of weights as they are; returned weights are float64.
-    const bool weights_need_no_conversion = !a.return_weights || params_.shape.key_weights == KeyWeights::kFloat;
-    return !a.prune_zeros && a.min_contributors <= 1 && weights_need_no_conversion;
+    // Returned weights that are counts are converted.
+    return !a.prune_zeros && a.min_contributors <= 1 && (!a.return_weights || params_.shape.weights);
   }
 
   // Returns: the direct output that begins at row `at` of the result's columns.
@@ -84,15 +80,13 @@ class RowFinisher {
     if (ReturnsCounts(*params_.spec)) output.counts = counts.data() + at;
     output.dtype = dtype_;
     output.values = values.data() + at * output.row_bytes();
-    output.unit = params_.value_unit;
     output.streams = values.size() >= kStreamedBytes;
     if (a.op == Op::kMean) output.divided_by = DividedBy::kTotal;
     if (a.op == Op::kCoordinateMean) {
-      output.divided_by = params_.shape.key_weights == KeyWeights::kNone ? DividedBy::kCount : DividedBy::kWeight;
+      output.divided_by = params_.shape.weights ? DividedBy::kWeight : DividedBy::kCount;
     }
     output.total = params_.total_weight;
-    output.weight_unit = params_.weight_unit;
-    if (a.return_weights) output.weights = reinterpret_cast<uint64_t*>(weights.data() + at);
+    if (a.return_weights) output.weights = weights.data() + at;
     return output;
   }
 
@@ -141,8 +135,8 @@ class RowFinisher {
  private:
   // Returns: the sum of the weights of the contributors of row i.
   double KeyWeight(size_t i) const {
-    if (params_.shape.key_weights == KeyWeights::kNone) return rows_->counts[i];
-    return WeightValue(params_.shape.key_weights, rows_->weights[i], params_.weight_unit);
+    if (!params_.shape.weights) return rows_->counts[i];
+    return WeightValue(rows_->weights[i]);
   }
 
   // Returns: the divisor of row i; 0 if it is not divided.
@@ -171,11 +165,7 @@ class RowFinisher {
     } else {
       floats_.resize(n);
       floats = floats_.data();
-      if constexpr (Rows::kBinned) {
-        for (size_t i = 0; i < n; ++i) floats[i] = rows_->accs[i].Value();
-      } else {
-        ScaleIntegers(rows_->accs.data(), n, params_.value_unit, floats);
-      }
+      for (size_t i = 0; i < n; ++i) floats[i] = rows_->accs[i].Get().Value();
     }
     const Op op = params_.spec->aggregation.op;
     if (op == Op::kMean) Divide(floats, n, params_.total_weight);
@@ -234,7 +224,7 @@ class RowFinisher {
       if (i != kept) {
         rows_->keys[kept] = rows_->keys[i];
         if (params_.shape.counts) rows_->counts[kept] = rows_->counts[i];
-        if (params_.shape.key_weights != KeyWeights::kNone) rows_->weights[kept] = rows_->weights[i];
+        if (params_.shape.weights) rows_->weights[kept] = rows_->weights[i];
         std::copy_n(values + i * row_size, row_size, values + kept * row_size);
       }
       ++kept;

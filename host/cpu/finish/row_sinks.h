@@ -92,7 +92,7 @@ class DenseRowSink {
     DirectOutput<Key> output = ScratchOutput();
     output.values = result_.values.data() + range.first * row_bytes_;
     if (!result_.counts.empty()) output.counts = result_.counts.data() + range.first;
-    if (!result_.weights.empty()) output.weights = reinterpret_cast<uint64_t*>(result_.weights.data() + range.first);
+    if (!result_.weights.empty()) output.weights = result_.weights.data() + range.first;
     return output;
   }
   // Returns: the number of keys of the range that the result has. The last block may end beyond num_rows.

@@ -167,7 +167,7 @@ Blocks<Key> ChooseBlocks(const MergeInput<Key, Fold>& input) {
   if (total == 0) return blocks;
 
   const Tuning& tuning = CurrentTuning();
-  const uint64_t sums = input.shape.columns + (input.shape.key_weights == KeyWeights::kNone ? 0 : 1);  // for each key
+  const uint64_t sums = input.shape.columns + (!input.shape.weights ? 0 : 1);  // for each key
   const uint64_t columns = std::max<uint64_t>(sums, 1);
   const uint64_t per_cursor =
       std::min(tuning.block_tuples_per_cursor * sources.size(), tuning.max_block_values / columns);

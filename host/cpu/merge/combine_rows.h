@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "host/cpu/rows/folded_rows.h"
 
@@ -41,11 +42,10 @@ namespace internal {
 template <typename Fold>
 typename Fold::Acc Masked(bool takes, typename Fold::Acc acc) {
   using Acc = typename Fold::Acc;
-  if constexpr (requires { acc& acc; } && Fold::kStart == Acc{}) {
-    return acc & -static_cast<Acc>(takes);
-  } else {
-    return takes ? acc : Fold::kStart;
+  if constexpr (!std::is_class_v<Acc> && !std::is_floating_point_v<Acc>) {
+    if constexpr (Fold::kStart == 0) return acc & -static_cast<Acc>(takes);
   }
+  return takes ? acc : Fold::kStart;
 }
 
 // Merges rows of one accumulator without weights until one list ends; advances `a.begin` and `b.begin`.
@@ -107,8 +107,8 @@ size_t CombineAny(RowRange<Rows>& a, RowRange<Rows>& b, const RowShape& shape, R
         Fold::Combine(out.accs[row * shape.columns + c], b.rows.accs[b.begin * shape.columns + c]);
       }
       if (shape.counts) out.counts[row] += b.rows.counts[b.begin];
-      if (shape.key_weights != KeyWeights::kNone) {
-        AddWeight(shape.key_weights, b.rows.weights[b.begin], out.weights[row]);
+      if (shape.weights) {
+        AddWeight(b.rows.weights[b.begin], out.weights[row]);
       }
     }
     a.begin += takes_a;
@@ -128,7 +128,7 @@ void CombineRows(RowRange<Rows> a, RowRange<Rows> b, const RowShape& shape, Rows
   static_assert(Fold::kAnyOrder);
   out.resize(0, shape);
   out.resize((a.end - a.begin) + (b.end - b.begin), shape);
-  const bool is_simple = shape.columns == 1 && shape.key_weights == KeyWeights::kNone;
+  const bool is_simple = shape.columns == 1 && !shape.weights;
   size_t rows = 0;
   if (!is_simple) {
     rows = internal::CombineAny<Fold>(a, b, shape, out);

@@ -83,7 +83,7 @@ class RowBuffer {
   Column<Key> keys_;
   Column<std::byte> values_;
   Column<uint32_t> counts_;
-  Column<uint64_t> weights_;
+  Column<double> weights_;
 };
 
 // Queue shared by the threads of one merge. Threads take blocks in ascending order and fold them side by side. Where a

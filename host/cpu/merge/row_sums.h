@@ -32,11 +32,8 @@ class RowSums {
  public:
   using Rows = FoldedRows<Key, typename Fold::Acc>;
 
-  // Returns: whether this class serves the fold and shape: float64 and fixed-point sums of rows of several values.
-  static constexpr bool IsFor(const RowShape& shape) {
-    constexpr bool kIsSum = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
-    return kIsSum && shape.columns > 1;
-  }
+  // Returns: whether this class serves the fold and shape: float64 sums of rows of several values.
+  static constexpr bool IsFor(const RowShape& shape) { return std::is_same_v<Fold, SumFloat> && shape.columns > 1; }
 
   // `base`: rows merged earlier that are summed with the updates'; may be null.
   RowSums(const Sources<Key, Fold>& sources, const Rows* base, const RowShape& shape)
@@ -50,7 +47,7 @@ class RowSums {
     RowSource folded;
     folded.values = reinterpret_cast<const std::byte*>(base->accs.data());
     folded.num_values = base->accs.size();
-    folded.dtype = kAccDType;
+    folded.dtype = DType::kFloat64;
     folded.is_folded = true;
     row_sources_.push_back(folded);
   }
@@ -91,21 +88,19 @@ class RowSums {
         counts[row] += IsOfBase(origin) ? base_->counts[origin.row] : 1;
       });
     }
-    uint64_t* const weights = ColumnOf(output.weights, output.divided_by == DividedBy::kWeight, weights_);
+    double* const weights = ColumnOf(output.weights, output.divided_by == DividedBy::kWeight, weights_);
     if constexpr (!Rows::kBinned) {  // IsFor is false of these
-      if (weights != nullptr) std::fill_n(weights, num_rows(), 0);
+      if (weights != nullptr) std::fill_n(weights, num_rows(), 0.0);
       if (weights != nullptr)
         ForRows([&](size_t row, const RowOrigin& origin) {
-          const uint64_t weight =
-              IsOfBase(origin) ? base_->weights[origin.row] : sources_.sources[origin.source].key_weight;
-          AddWeight(shape_.key_weights, weight, weights[row]);
+          weights[row] += IsOfBase(origin) ? base_->weights[origin.row] : sources_.sources[origin.source].key_weight;
         });
     }
     CollectedRows rows;
     if (output.divided_by == DividedBy::kCount || output.divided_by == DividedBy::kWeight) {
       divisors_.resize(num_rows());
       for (size_t row = 0; row < num_rows(); ++row) {
-        divisors_[row] = output.divided_by == DividedBy::kCount ? counts[row] : WeightOf(output, weights[row]);
+        divisors_[row] = output.divided_by == DividedBy::kCount ? counts[row] : weights[row];
       }
       rows.divisors = divisors_.data();
     }
@@ -120,11 +115,6 @@ class RowSums {
     rows.ends = ends_.data();
     rows.num_keys = num_rows();
     rows.all_float32 = all_float32_;
-    rows.fixed = std::is_same_v<Fold, SumFixed>;
-    if (!sources_.sources.empty()) {
-      rows.bound = sources_.sources[0].params.bound;
-      rows.scale = sources_.sources[0].params.scale;
-    }
     FoldRowsTo(rows, output);
   }
 
@@ -136,8 +126,6 @@ class RowSums {
   }
 
  private:
-  static constexpr DType kAccDType = std::is_same_v<Fold, SumFixed> ? DType::kInt64 : DType::kFloat64;
-
   bool IsOfBase(const RowOrigin& origin) const { return origin.source == sources_.BaseIndex(); }
 
   // Returns: where to write a column of counts or weights: the output's column; `scratch` if rows are only divided by
@@ -147,11 +135,6 @@ class RowSums {
     if (out != nullptr || !divides) return out;
     scratch.resize(num_rows());
     return scratch.data();
-  }
-
-  static double WeightOf(const DirectValues& output, uint64_t weight) {
-    return kAccDType == DType::kFloat64 ? std::bit_cast<double>(weight)
-                                        : static_cast<double>(static_cast<int64_t>(weight)) * output.weight_unit;
   }
 
   // Calls step(row, origin) for every source row, in the order of the sum. `row`: index of the key.
@@ -177,7 +160,7 @@ class RowSums {
   Column<uint64_t> places_;
   // Scratch columns of ColumnOf.
   Column<uint32_t> counts_;
-  Column<uint64_t> weights_;
+  Column<double> weights_;
 };
 
 }  // namespace sparseagg::cpu

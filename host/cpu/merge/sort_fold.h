@@ -86,7 +86,7 @@ class SortFold {
   }
 
   // Returns: whether CountRows and WriteTo can fold the tuples collected last. The caller checks two things more:
-  // the fold is SumFloat or SumFixed, since DirectOutput knows no other; and the base has no rows of the block that
+  // the fold is SumFloat, since DirectOutput knows no other; and the base has no rows of the block that
   // were not collected, since these would be missing in the output.
   bool IsDirect() const { return row_sums_.has_value() || (columns_ == 1 && base_ == nullptr); }
 
@@ -103,25 +103,21 @@ class SortFold {
   }
 
  private:
-  static constexpr bool kIsSum = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
+  static constexpr bool kIsSum = std::is_same_v<Fold, SumFloat>;
 
   CollectedTuples CollectedTuplesOf() const {
     static_assert(sizeof(TupleWord) == sizeof(uint64_t));
     CollectedTuples tuples;
     tuples.words = reinterpret_cast<const uint64_t*>(sort_.words().data());
     tuples.size = sort_.words().size();
-    if (!collector_.payload_is_value()) tuples.terms = collector_.terms().data();
-    if constexpr (!Rows::kBinned) {
-      if (shape_.key_weights != KeyWeights::kNone) tuples.weights = collector_.weights().data();
+    if constexpr (kIsSum) {
+      if (!collector_.payload_is_value()) tuples.terms = collector_.terms().data();
+      if (shape_.weights) tuples.weights = collector_.weights().data();
     }
     // There is an update: without one, each block begins at a key of the base, and its output is not direct. The first
-    // update's dtype and scale are those of all updates if the payload is the value, and not read otherwise. The bound
-    // and the scale are the spec's.
+    // update's dtype and scale are those of all updates if the payload is the value, and not read otherwise.
     tuples.dtype = sources_.cursors[0].dtype;
     tuples.value_scale = sources_.cursors[0].scale;
-    tuples.fixed = std::is_same_v<Fold, SumFixed>;
-    tuples.bound = sources_.sources[0].params.bound;
-    tuples.scale = sources_.sources[0].params.scale;
     return tuples;
   }
 
@@ -151,13 +147,13 @@ class SortFold {
       do {
         const size_t index = entries[i].payload();
         if (columns_ == 1) Fold::Add(acc, terms[index]);
-        if (shape_.key_weights != KeyWeights::kNone) AddWeight(shape_.key_weights, collector_.weights()[index], weight);
+        if (shape_.weights) AddWeight(collector_.weights()[index], weight);
         ++i;
       } while (i < n && entries[i].offset() == offset);
       rows.keys[row] = sort_.KeyOf(entries[begin]);
       if (columns_ == 1) rows.accs[row] = acc;
       if (shape_.counts) rows.counts[row] = static_cast<uint32_t>(i - begin);
-      if (shape_.key_weights != KeyWeights::kNone) rows.weights[row] = weight;
+      if (shape_.weights) rows.weights[row] = weight;
     }
     return row;
   }
@@ -177,7 +173,7 @@ class SortFold {
       for (; i < entries.size() && entries[i].offset() == offset; ++i) {
         const size_t index = entries[i].payload();
         const RowOrigin origin = collector_.origins()[index];
-        if (shape_.key_weights != KeyWeights::kNone) AddWeight(shape_.key_weights, collector_.weights()[index], weight);
+        if (shape_.weights) AddWeight(collector_.weights()[index], weight);
         if (origin.source == sources_.BaseIndex()) {
           for (size_t c = 0; c < columns_; ++c) Fold::Combine(accs[c], base_->accs[origin.row * columns_ + c]);
           if (shape_.counts) count += base_->counts[origin.row];
@@ -192,7 +188,7 @@ class SortFold {
         ++count;
       }
       if (shape_.counts) rows.counts[row] = count;
-      if (shape_.key_weights != KeyWeights::kNone) rows.weights[row] = weight;
+      if (shape_.weights) rows.weights[row] = weight;
     }
     return row;
   }

@@ -25,7 +25,6 @@ template <typename Key, typename Fold>
 struct MergeInput {
   const TensorSpec* spec = nullptr;
   RowShape shape;
-  double weight_scale = 1.0;                                  // 2^t of KeyWeights::kFixed
   std::vector<const CpuUpdate*> updates;                      // in canonical order
   const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // rows merged earlier; null: none
   // Counts the tuples that table folds have taken; null unless an update has unchecked keys. Of those, folds leave what
@@ -114,11 +113,9 @@ struct Sources {
       source.params = MakeTermParams(*input.spec, {update->factor, update->weight});
       cursor.scale = source.params.value_scale;
       if constexpr (FoldedRows<Key, typename Fold::Acc>::kBinned) {
-        source.key_weight.Add(update->weight);
-      } else if (input.shape.key_weights == KeyWeights::kFloat) {
-        source.key_weight = std::bit_cast<uint64_t>(update->weight);
-      } else if (input.shape.key_weights == KeyWeights::kFixed) {
-        source.key_weight = static_cast<uint64_t>(FixedWeight(update->weight, input.weight_scale));
+        SumBinned<WideBinnedSum>::Add(source.key_weight, update->weight);
+      } else {
+        source.key_weight = update->weight;
       }
       cursors.push_back(cursor);
       sources.push_back(source);

@@ -37,7 +37,7 @@ namespace sparseagg::cpu {
 //
 //   table_fold.WriteAllSlotsTo(output, span);     // (3) if CanWriteAllSlots(): the same for all slots, touched or not
 //
-// The caller takes (2) and (3) for SumFloat and SumFixed only, since DirectOutput knows no other fold.
+// The caller takes (2) and (3) for SumFloat only, since DirectOutput knows no other fold.
 // Not thread-safe. Errors: none but std::bad_alloc, of Add and MoveTo, after which the table is unusable.
 template <typename Key, typename Fold>
 class TableFold {
@@ -71,7 +71,12 @@ class TableFold {
     span_ = span;
     const uint64_t rows = sources_.base.Advance(last);
     AddBase(first);
-    tuples_ = rows + (has_kernel_ ? AddToTable(WindowOf(first, last)) : AddUpdates(first, last));
+    tuples_ = rows;
+    if constexpr (kHasKernel) {
+      tuples_ += has_kernel_ ? AddToTable(WindowOf(first, last)) : AddUpdates(first, last);
+    } else {
+      tuples_ += AddUpdates(first, last);
+    }
     if (input_.taken != nullptr) input_.taken->fetch_add(tuples_, std::memory_order_relaxed);
   }
 
@@ -83,9 +88,7 @@ class TableFold {
       rows.resize(moved, shape_);
       DirectOutput<Key> output = UnfinishedOutput(shape_, rows);
       output.dtype = DType::kInt64;  // the bits of accumulators of any type
-      SlotTable table = TableOfWords();
-      table.fixed = true;
-      CompactTo(table, first_, moved, output);
+      CompactTo(TableOfWords(), first_, moved, output);
       return;
     }
     rows.resize(std::min(span_, tuples_), shape_);
@@ -106,7 +109,7 @@ class TableFold {
   // Returns: whether WriteAllSlotsTo serves this table: one 64-bit accumulator a key; or several, with neither counters
   // nor sums of weights.
   bool CanWriteAllSlots() const {
-    const bool only_accumulators = shape_.key_weights == KeyWeights::kNone && count_bytes_ == CountBytes::kNone;
+    const bool only_accumulators = !shape_.weights && count_bytes_ == CountBytes::kNone;
     return IsWordTable() || (sizeof(Acc) == sizeof(uint64_t) && only_accumulators);
   }
 
@@ -121,7 +124,7 @@ class TableFold {
 
  private:
   // Folds whose table AddToTable (simd/kernels.h) can fill; AddUpdates fills all others.
-  static constexpr bool kHasKernel = std::is_same_v<Fold, SumFloat> || std::is_same_v<Fold, SumFixed>;
+  static constexpr bool kHasKernel = std::is_same_v<Fold, SumFloat>;
 
   // Returns: the narrowest counter that can count all sources. The float sum needs none unless counts are asked for:
   // its untouched slots are −0.0, and touched ones never are, since no term is −0.0 and x − x is +0.0 (see SumFloat).
@@ -132,7 +135,7 @@ class TableFold {
     if (!input.shape.counts && !counts_mark_touched) return CountBytes::kNone;
     const size_t sources = input.updates.size() + (input.base != nullptr ? 1 : 0);
     const bool base_counts = input.base != nullptr && input.shape.counts;
-    if (sources >> 16 != 0 || base_counts || input.shape.key_weights != KeyWeights::kNone) return CountBytes::kFour;
+    if (sources >> 16 != 0 || base_counts || input.shape.weights) return CountBytes::kFour;
     return sources >> 8 != 0 ? CountBytes::kTwo : CountBytes::kOne;
   }
 
@@ -149,16 +152,8 @@ class TableFold {
     window.table = table_.data();
     window.count_bytes = count_bytes_;
     window.counts = counts_.data();
-    if (shape_.key_weights != KeyWeights::kNone) window.weights = WordsOf(weights_);
-    window.weight_scale = input_.weight_scale;
+    if (shape_.weights) window.weights = FloatsOf(weights_);
     window.tuples_ahead = sources_.TuplesAhead();
-    if constexpr (std::is_same_v<Fold, SumFixed>) {
-      window.fixed = true;
-      if (!sources_.sources.empty()) {
-        window.bound = sources_.sources[0].params.bound;
-        window.scale = sources_.sources[0].params.scale;
-      }
-    }
     return window;
   }
 
@@ -170,7 +165,7 @@ class TableFold {
     std::fill(table_.begin(), table_.end(), Fold::kStart);
     counts_.resize((span + kVectorSlack) * static_cast<size_t>(count_bytes_));
     std::fill(counts_.begin(), counts_.end(), std::byte{0});
-    if (shape_.key_weights == KeyWeights::kNone) return;
+    if (!shape_.weights) return;
     weights_.resize(span + kVectorSlack);
     std::fill(weights_.begin(), weights_.end(), WeightSum());
   }
@@ -220,7 +215,7 @@ class TableFold {
         }
       }
     });
-    if (shape_.key_weights == KeyWeights::kNone) return;
+    if (!shape_.weights) return;
     for (uint64_t row = begin; row < base.stop; ++row) weights_[slot_of(row)] = input_.base->weights[row];
   }
 
@@ -270,8 +265,8 @@ class TableFold {
         for (size_t i = 0; i < n; ++i) ++counts[slot_of(i)];
       }
     });
-    if (shape_.key_weights == KeyWeights::kNone) return;
-    for (size_t i = 0; i < n; ++i) AddWeight(shape_.key_weights, sources_.sources[k].key_weight, weights_[slot_of(i)]);
+    if (!shape_.weights) return;
+    for (size_t i = 0; i < n; ++i) AddWeight(sources_.sources[k].key_weight, weights_[slot_of(i)]);
   }
 
   SlotTable TableOfWords() {
@@ -279,10 +274,9 @@ class TableFold {
     table.accs = table_.data();
     table.count_bytes = count_bytes_;
     table.counts = counts_.data();
-    if (shape_.key_weights != KeyWeights::kNone) table.weights = WordsOf(weights_);
+    if (shape_.weights) table.weights = FloatsOf(weights_);
     table.slots = span_;
     if constexpr (sizeof(Acc) == sizeof(uint64_t)) table.untouched = std::bit_cast<uint64_t>(Fold::kStart);
-    table.fixed = std::is_same_v<Fold, SumFixed>;
     return table;
   }
 
@@ -304,7 +298,7 @@ class TableFold {
       rows.keys[row] = static_cast<Key>(first_ + slot);
       std::copy_n(accs, columns_, rows.accs.data() + row * columns_);
       std::fill_n(accs, columns_, Fold::kStart);
-      if (shape_.key_weights != KeyWeights::kNone) rows.weights[row] = std::exchange(weights_[slot], {});
+      if (shape_.weights) rows.weights[row] = std::exchange(weights_[slot], {});
       ++row;
     }
     return row;

@@ -36,7 +36,7 @@ class TupleCollector {
       : sources_(sources),
         base_(base),
         columns_(input.shape.columns),
-        sums_weights_(input.shape.key_weights != KeyWeights::kNone),
+        sums_weights_(input.shape.weights),
         payload_is_value_(PayloadIsValue(input)) {}
 
   // Finds the tuples of `block`, from where the cursors stand.
@@ -71,8 +71,8 @@ class TupleCollector {
 
  private:
   static bool PayloadIsValue(const MergeInput<Key, Fold>& input) {
-    if (!std::is_same_v<Fold, SumFloat> && !std::is_same_v<Fold, SumFixed>) return false;
-    if (input.shape.columns != 1 || input.shape.key_weights != KeyWeights::kNone || input.base_is_first) return false;
+    if (!std::is_same_v<Fold, SumFloat>) return false;
+    if (input.shape.columns != 1 || input.shape.weights || input.base_is_first) return false;
     for (const CpuUpdate* update : input.updates) {
       const CpuUpdate& first = *input.updates[0];
       if (update->dtype != first.dtype || update->weight != first.weight || update->factor != first.factor)

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -170,7 +169,7 @@ class OrderMerger {
         shape_(input.shape),
         gatherer_(input),
         statistics_(params, shape_.columns),
-        entries_(shape_.columns, params.by_weight || shape_.key_weights != KeyWeights::kNone, params.needs_sources()) {}
+        entries_(shape_.columns, params.by_weight || shape_.weights, params.needs_sources()) {}
 
   // As BlockMerger::MergeBlock. Errors: also those of Accumulator::Finish, for the smallest key concerned.
   template <typename RowSink>
@@ -217,7 +216,7 @@ class OrderMerger {
     rows_.resize(n, shape_);
     std::copy_n(entries_.keys(), n, rows_.keys.data());
     if (shape_.counts) std::copy_n(entries_.counts(), n, rows_.counts.data());
-    if (shape_.key_weights != KeyWeights::kNone) SumWeights();
+    if (shape_.weights) SumWeights();
     if (const auto overflow = statistics_.Evaluate(entries_, rows_.accs.data()); overflow.has_value()) {
       return OverflowError(*input_.spec, {entries_.key(*overflow), entries_.count(*overflow)}, 0);
     }
@@ -236,7 +235,7 @@ class OrderMerger {
       }
       rows_.keys[kept] = rows_.keys[i];
       if (shape_.counts) rows_.counts[kept] = rows_.counts[i];
-      if (shape_.key_weights != KeyWeights::kNone) rows_.weights[kept] = rows_.weights[i];
+      if (shape_.weights) rows_.weights[kept] = rows_.weights[i];
       std::copy_n(rows_.accs.data() + i * shape_.columns, shape_.columns, rows_.accs.data() + kept * shape_.columns);
       ++kept;
     }
@@ -249,7 +248,7 @@ class OrderMerger {
       const double* weight = entries_.weights() + entries_.place(i);
       double sum = 0.0;
       for (uint32_t p = 0; p < entries_.count(i); ++p, weight += entries_.step(i)) sum += *weight;
-      rows_.weights[i] = std::bit_cast<uint64_t>(sum);
+      rows_.weights[i] = sum;
     }
   }
 

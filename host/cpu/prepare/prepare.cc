@@ -176,15 +176,6 @@ std::unique_ptr<CpuUpdate> MakeUpdate(const TensorSpec& spec, const ValidatedUpd
   return out;
 }
 
-// CheckTerms of the rows as they were sent: packed rows can be checked no more.
-absl::Status CheckSentTerms(const TensorSpec& spec, const ValidatedUpdate& update) {
-  const auto rows = MakeUpdate(spec, update);
-  rows->keys = update.keys();
-  rows->num_keys = update.num_keys();
-  rows->values = update.values();
-  return CheckTerms(spec, *rows, /*as_sent=*/true);
-}
-
 // Makes an update of `words`.
 template <typename Key>
 void SetWords(std::shared_ptr<CoarseWords> words, CpuUpdate& out) {
@@ -206,7 +197,6 @@ absl::StatusOr<bool> OrderAndSeparate(const TensorSpec& spec, const ValidatedUpd
   out.coarse_bits = CoarseBits(spec.num_rows);
   if (out.coarse_bits == 0) return false;
   if (update.values() != nullptr && spec.dtype == DType::kFloat32 && spec.row_width == 1) {
-    RETURN_IF_ERROR(CheckSentTerms(spec, update));
     auto words = std::make_shared<CoarseWords>();
     if (!OrderCoarselyInWords(keys, update.values(), out.coarse_bits, *words, repeats)) return false;
     SetWords<Key>(std::move(words), out);
@@ -252,7 +242,7 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> SortAndFold(const TensorSpec& spec, c
     auto storage = std::make_shared<Storage<Key>>();
     RETURN_IF_ERROR(CopyOrFold(spec, sorted, values, *storage, to.dtype));
     SetColumns(std::move(storage), to);
-    return CheckTerms(spec, to, /*as_sent=*/false);
+    return CheckTerms(spec, to);
   };
   auto out = MakeUpdate(spec, update);
   Storage<Key> repeats;
@@ -265,7 +255,7 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> SortAndFold(const TensorSpec& spec, c
     RETURN_IF_ERROR(fold(SortedTuples<Key>(keys, update.sorted()), update.values(), *out));
     return out;
   }
-  RETURN_IF_ERROR(CheckTerms(spec, *out, /*as_sent=*/false));
+  RETURN_IF_ERROR(CheckTerms(spec, *out));
   if (repeats.keys.empty()) return out;
   out->repeats = MakeUpdate(spec, update);
   const std::byte* const values = update.values() == nullptr ? nullptr : repeats.values.data();
@@ -390,7 +380,7 @@ absl::StatusOr<std::unique_ptr<CpuUpdate>> PrepareUpdate(const TensorSpec& spec,
     TakeAsItIs(spec, update, *out);
     if (is_coarse) out->coarse_bits = CoarseBits(spec.num_rows);
     // Of terms in no order, an error might name any of several keys: below, it names the smallest one.
-    absl::Status checked = CheckTerms(spec, *out, /*as_sent=*/true);
+    absl::Status checked = CheckTerms(spec, *out);
     if (checked.ok()) return out;
     if (!is_coarse) return checked;
     out = MakeUpdate(spec, update);

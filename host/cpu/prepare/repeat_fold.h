@@ -3,7 +3,6 @@
 #define SPARSEAGG_HOST_CPU_PREPARE_REPEAT_FOLD_H_
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -63,7 +62,7 @@ class RepeatFold {
   void WriteTo(const DirectOutput<Key>& output) const {
     std::copy_n(keys_.data(), num_keys_, output.keys);
     if (output.counts != nullptr) std::fill_n(output.counts, num_keys_, uint32_t{1});
-    if (output.weights != nullptr) std::fill_n(output.weights, num_keys_, std::bit_cast<uint64_t>(scale_.weight));
+    if (output.weights != nullptr) std::fill_n(output.weights, num_keys_, scale_.weight);
     DirectValues values = output;
     if (output.divided_by == DividedBy::kCount) values.divided_by = DividedBy::kNothing;
     if (output.divided_by == DividedBy::kWeight) {

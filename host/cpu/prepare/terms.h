@@ -19,18 +19,16 @@ namespace sparseagg::cpu {
 struct TermParams {
   ValueScale value_scale;
   int64_t integer_weight = 1;
-  double bound = 0.0;  // fixed point: terms are clipped to ±bound
-  double scale = 1.0;  // fixed point: 2^s
 };
 
 // Converts values [first, first + count) of the `size` values at `values` to terms. `Term` is double (float sums; MIN
-// and MAX of floats), int64_t (fixed point, integers) or uint64_t (modular).
+// and MAX of floats), int64_t (integers) or uint64_t (modular).
 // Requires: room for kVectorSlack terms more at `terms`.
 template <typename Term>
 using LoadTerms = void (*)(const std::byte* values, uint64_t size, uint64_t first, size_t count,
                            const TermParams& params, Term* terms);
 
-// Returns: the conversion of values of `dtype`. Floats become fixed-point terms if `Term` is int64_t.
+// Returns: the conversion of values of `dtype`.
 template <typename Term>
 LoadTerms<Term> TermLoader(DType dtype);
 
@@ -42,10 +40,8 @@ std::string RowName(const TensorSpec& spec, uint64_t key, uint64_t column);
 
 // Checks the terms (weight × row) that the merge will add, after repeated keys were folded. Terms that cannot fail are
 // not read: most sums have no others.
-// `as_sent`: the update's values are those that a client has sent, and ValidatedUpdate has checked.
-// Errors: INVALID_ARGUMENT for a fixed-point term beyond value_bound, or NaN; OUT_OF_RANGE for a weighted integer that
-// does not fit int64.
-absl::Status CheckTerms(const TensorSpec& spec, const CpuUpdate& update, bool as_sent);
+// Errors: OUT_OF_RANGE for a weighted integer that does not fit int64.
+absl::Status CheckTerms(const TensorSpec& spec, const CpuUpdate& update);
 
 }  // namespace sparseagg::cpu
 

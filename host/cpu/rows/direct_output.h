@@ -25,15 +25,13 @@ enum class DividedBy : uint8_t {
 struct DirectValues {
   std::byte* values = nullptr;    // of the first row to write
   size_t columns = 1;             // values a row
-  DType dtype = DType::kFloat32;  // kFloat32, kFloat64, or kInt64: unfinished integer accumulators
-  double unit = 1.0;              // fixed point: the value of accumulator 1, 2^-s
+  DType dtype = DType::kFloat32;  // kFloat32, kFloat64, or kInt64: the bits of unfinished accumulators
   DividedBy divided_by = DividedBy::kNothing;
-  double total = 1.0;        // the divisor for kTotal
-  double weight_unit = 1.0;  // fixed point: the value of weight sum 1, 2^-t
-  bool streams = false;      // write past the caches, since the output is larger than they are
+  double total = 1.0;    // the divisor for kTotal
+  bool streams = false;  // write past the caches, since the output is larger than they are
   // Of the first row to write. Null: this column is not wanted.
   uint32_t* counts = nullptr;
-  uint64_t* weights = nullptr;  // bits as in FoldedRows::weights
+  double* weights = nullptr;
 
   size_t row_bytes() const { return columns * SizeOf(dtype); }
 };

@@ -43,22 +43,53 @@ struct ExactSum {
   static void Combine(Acc& acc, Acc other) { acc += other; }
 };
 
-// value_bound and max_submissions keep a fixed-point sum within int64.
-using SumFixed = ExactSum<int64_t, int64_t>;
 // Integer sum, in 128 bits: only the total decides about overflow, whatever the order of the terms.
 using SumInteger = ExactSum<int64_t, __int128>;
-// Sum modulo 2^64; the result takes the low 32 or 64 bits.
+// Sum modulo 2^64; the result takes the low 32 or 64 bits. Also for UNION, which sums nothing.
 using SumModular = ExactSum<uint64_t, uint64_t>;
 
-// Binned sum.
+// A binned sum without the padding behind its top: of the bytes of a sparse tensor's sums.
+#pragma pack(push, 1)
 template <class Sum>
+class PackedBinned {
+ public:
+  static constexpr int kBins = Sum::kBins;
+
+  constexpr PackedBinned() = default;
+  explicit PackedBinned(const Sum& sum) : top_(sum.top) {
+    for (int k = 0; k < kBins; ++k) digits_[k] = sum.digits[k];
+  }
+  Sum Get() const {
+    Sum sum;
+    for (int k = 0; k < kBins; ++k) sum.digits[k] = digits_[k];
+    sum.top = top_;
+    return sum;
+  }
+
+ private:
+  int64_t digits_[kBins] = {};
+  uint8_t top_ = kBins - 1;
+};
+#pragma pack(pop)
+
+// Binned sum.
+template <class BinnedSumOf>
 struct SumBinned {
+  using Sum = BinnedSumOf;
   using Term = double;
-  using Acc = Sum;
+  using Acc = PackedBinned<Sum>;
   static constexpr bool kAnyOrder = true;
   static constexpr Acc kStart = {};
-  static void Add(Acc& acc, Term term) { acc.Add(term); }
-  static void Combine(Acc& acc, const Acc& other) { acc.Merge(other); }
+  static void Add(Acc& acc, Term term) {
+    Sum sum = acc.Get();
+    sum.Add(term);
+    acc = Acc(sum);
+  }
+  static void Combine(Acc& acc, const Acc& other) {
+    Sum sum = acc.Get();
+    sum.Merge(other.Get());
+    acc = Acc(sum);
+  }
 };
 
 // Minimum, or maximum. NaN wins over every number.

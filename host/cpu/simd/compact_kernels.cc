@@ -35,6 +35,14 @@ HWY_INLINE hn::Vec<Longs> LoadAndClearCounts(Count* counts) {
   }
 }
 
+// Returns: the bits of the weights of one vector of slots. Sets them to 0.
+HWY_INLINE hn::Vec<Longs> LoadAndClearWeights(const SlotTable& table, size_t slot) {
+  const Doubles d;
+  const auto taken = hn::LoadU(d, table.weights + slot);
+  hn::StoreU(hn::Zero(d), d, table.weights + slot);
+  return hn::BitCast(Longs(), taken);
+}
+
 // Calls take(keys, accs, counts, weights, n) for each vector of slots, from `slot` on, with its n touched slots moved
 // to the front, and resets the slots.
 //
@@ -58,11 +66,8 @@ HWY_INLINE void ForTouchedSlots(const SlotTable& table, size_t slot, Key first, 
     const auto touched = kCounted ? hn::Ne(count, hn::Zero(d)) : hn::Ne(acc, fresh);
     hn::StoreU(fresh, d, slot_bits + slot);
     if constexpr (kCounted) count = CompressLongs(count, touched);
-    auto weight = hn::Zero(d);
-    if constexpr (kWeighed) {
-      weight = CompressLongs(hn::LoadU(d, table.weights + slot), touched);
-      hn::StoreU(hn::Zero(d), d, table.weights + slot);
-    }
+    auto weight = hn::Zero(Doubles());
+    if constexpr (kWeighed) weight = hn::BitCast(Doubles(), CompressLongs(LoadAndClearWeights(table, slot), touched));
     take(CompressLongs(key, touched), CompressLongs(acc, touched), count, weight, hn::CountTrue(d, touched));
     key = hn::Add(key, step);
   }
@@ -101,7 +106,7 @@ size_t CountTouchedAny(const SlotTable& table) {
 
 #if HWY_TARGET == HWY_SCALAR
 // The scalar target has no vector twice as long as another, so this does nothing and leaves all slots to the caller.
-template <class Acc, class Count, bool kWeighed>
+template <class Count, bool kWeighed>
 HWY_INLINE size_t CompactFloats(const SlotTable&, uint32_t, size_t, const DirectOutput<uint32_t>&, size_t*) {
   return 0;
 }
@@ -139,7 +144,7 @@ HWY_INLINE hn::Vec<ManyWords> LoadAndClearManyCounts(Count* counts) {
 // sums, so a vector of them serves twice as many slots at a time. Values of untouched slots are computed, too, and
 // dropped. Stops when fewer rows than a whole vector are left to write.
 // Returns: the number of slots done. Sets `written` to the number of rows written.
-template <class Acc, class Count, bool kWeighed>
+template <class Count, bool kWeighed>
 HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t rows,
                                 const DirectOutput<uint32_t>& output, size_t* written) {
   constexpr bool kCounted = !std::is_same_v<Count, NoCount>;
@@ -153,18 +158,11 @@ HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t r
   auto* values = reinterpret_cast<float*>(output.values);
   const auto fresh = hn::Set(d, table.untouched);
   const bool divides = output.divided_by != DividedBy::kNothing;
-  const auto unit = hn::Set(dd, output.unit);
   const auto finish = [&](hn::Vec<Longs> acc, hn::Vec<Words> counts, size_t slot) HWY_ATTR {
     auto sums = hn::BitCast(dd, acc);
-    if constexpr (!std::is_same_v<Acc, double>) {
-      sums = hn::Mul(hn::ConvertTo(dd, hn::BitCast(SignedLongs(), acc)), unit);
-    }
-    auto weights = hn::Zero(d);
-    if constexpr (kWeighed) {
-      weights = hn::LoadU(d, table.weights + slot);
-      hn::StoreU(hn::Zero(d), d, table.weights + slot);
-    }
-    if (divides) sums = hn::Div(sums, DivisorsOf<Acc>(output, hn::PromoteTo(d, counts), weights));
+    auto weights = hn::Zero(dd);
+    if constexpr (kWeighed) weights = hn::BitCast(dd, LoadAndClearWeights(table, slot));
+    if (divides) sums = hn::Div(sums, DivisorsOf(output, hn::PromoteTo(d, counts), weights));
     return RoundToFloats(sums);
   };
   const auto step = hn::Set(dw, static_cast<uint32_t>(2 * lanes));
@@ -194,39 +192,39 @@ HWY_INLINE size_t CompactFloats(const SlotTable& table, uint32_t first, size_t r
   return slot;
 }
 #endif
-template <class Acc, class Count, bool kWeighed>
+template <class Count, bool kWeighed>
 HWY_INLINE size_t CompactFloats(const SlotTable&, uint64_t, size_t, const DirectOutput<uint64_t>&, size_t*) {
   return 0;
 }
 
-template <class Acc, class Count, bool kWeighed, class Key>
+template <class Count, bool kWeighed, class Key>
 HWY_NOINLINE void CompactToT(const SlotTable& table, Key first, size_t rows, const DirectOutput<Key>& output) {
   size_t done = 0;
   size_t written = 0;
   if (output.dtype == DType::kFloat32 && output.weights == nullptr) {
-    done = CompactFloats<Acc, Count, kWeighed>(table, first, rows, output, &written);
+    done = CompactFloats<Count, kWeighed>(table, first, rows, output, &written);
   }
   DirectWriter<Key> writer(output, rows, written);
   ForTouchedSlots<Count, kWeighed>(
       table, done, first,
-      [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, hn::Vec<Longs> weight, size_t n)
-          HWY_ATTR { writer.template Write<Acc>(key, acc, count, weight, n); });
+      [&](hn::Vec<Longs> key, hn::Vec<Longs> acc, hn::Vec<Longs> count, hn::Vec<Doubles> weight, size_t n)
+          HWY_ATTR { writer.Write(key, acc, count, weight, n); });
 }
 
-template <class Acc, class Key>
+template <class Key>
 HWY_INLINE void CompactToAny(const SlotTable& table, Key first, size_t rows, const DirectOutput<Key>& output) {
   WithColumns(table, [&](auto count, auto is_weighed)
-                         HWY_ATTR { CompactToT<Acc, decltype(count), is_weighed.value>(table, first, rows, output); });
+                         HWY_ATTR { CompactToT<decltype(count), is_weighed.value>(table, first, rows, output); });
 }
 
 void CompactTo32(const SlotTable& table, uint32_t first, size_t rows, const DirectOutput<uint32_t>& output) {
-  table.fixed ? CompactToAny<int64_t>(table, first, rows, output) : CompactToAny<double>(table, first, rows, output);
+  CompactToAny(table, first, rows, output);
 }
 void CompactTo64(const SlotTable& table, uint64_t first, size_t rows, const DirectOutput<uint64_t>& output) {
-  table.fixed ? CompactToAny<int64_t>(table, first, rows, output) : CompactToAny<double>(table, first, rows, output);
+  CompactToAny(table, first, rows, output);
 }
 
-template <class Acc, class Count, bool kWeighed>
+template <class Count, bool kWeighed>
 HWY_NOINLINE void WriteAllSlotsT(const SlotTable& table, const DirectValues& output) {
   constexpr bool kCounted = !std::is_same_v<Count, NoCount>;
   auto* slot_bits = static_cast<uint64_t*>(table.accs);
@@ -241,33 +239,27 @@ HWY_NOINLINE void WriteAllSlotsT(const SlotTable& table, const DirectValues& out
     const auto acc = hn::LoadU(d, slot_bits + slot);
     hn::StoreU(fresh, d, slot_bits + slot);
     auto count = hn::Zero(d);
-    auto weight = hn::Zero(d);
+    auto weight = hn::Zero(dd);
     if constexpr (kCounted) {
       count = LoadAndClearCounts(slot_counts + slot);
       if (output.counts != nullptr) StoreSome(hn::TruncateTo(dw, count), dw, n, output.counts + slot);
     }
     if constexpr (kWeighed) {
-      weight = hn::LoadU(d, table.weights + slot);
-      hn::StoreU(hn::Zero(d), d, table.weights + slot);
-      if (output.weights != nullptr) StoreSome(weight, d, n, output.weights + slot);
+      weight = hn::BitCast(dd, LoadAndClearWeights(table, slot));
+      if (output.weights != nullptr) StoreSome(weight, dd, n, output.weights + slot);
     }
-    auto divisors = DivisorsOf<Acc>(output, count, weight);
+    auto divisors = DivisorsOf(output, count, weight);
     if (divides_each) {
       const auto touched = kCounted ? hn::Ne(count, hn::Zero(d)) : hn::Ne(acc, fresh);
       divisors = hn::IfThenElse(hn::RebindMask(dd, touched), divisors, hn::Set(dd, 1.0));
     }
-    WriteValues<Acc>(acc, divisors, output, slot, n);
+    WriteValues(acc, divisors, output, slot, n);
   }
 }
 
-template <class Acc>
-HWY_INLINE void WriteAllSlotsAny(const SlotTable& table, const DirectValues& output) {
-  WithColumns(table, [&](auto count, auto is_weighed)
-                         HWY_ATTR { WriteAllSlotsT<Acc, decltype(count), is_weighed.value>(table, output); });
-}
-
 void WriteAllSlotsKernel(const SlotTable& table, const DirectValues& output) {
-  table.fixed ? WriteAllSlotsAny<int64_t>(table, output) : WriteAllSlotsAny<double>(table, output);
+  WithColumns(table, [&](auto count, auto is_weighed)
+                         HWY_ATTR { WriteAllSlotsT<decltype(count), is_weighed.value>(table, output); });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -44,14 +44,6 @@ void LoadFloats(const std::byte* values, DType dtype, size_t count, size_t reada
   });
 }
 
-void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms) {
-  const Doubles d;
-  const Quantiser quantise(bound, scale);
-  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
-    hn::StoreU(quantise(hn::LoadU(d, products + i)), SignedLongs(), terms + i);
-  }
-}
-
 template <typename Key>
 HWY_INLINE uint64_t CountUpToT(const Key* keys, uint64_t count, Key last) {
   const hn::ScalableTag<Key> d;
@@ -69,32 +61,10 @@ HWY_INLINE uint64_t CountUpToT(const Key* keys, uint64_t count, Key last) {
 uint64_t CountUpTo32(const uint32_t* keys, uint64_t count, uint32_t last) { return CountUpToT(keys, count, last); }
 uint64_t CountUpTo64(const uint64_t* keys, uint64_t count, uint64_t last) { return CountUpToT(keys, count, last); }
 
-bool AreWithin(const std::byte* values, DType dtype, size_t count, ValueScale scale, double bound) {
-  const Doubles d;
-  const Scaler scaled(scale);
-  const auto limit = hn::Set(d, bound);
-  auto within = hn::Eq(limit, limit);
-  WithFloatType(dtype, [&](auto type) HWY_ATTR {
-    ForVectors(count, [&](size_t i, size_t n) HWY_ATTR {
-      within = hn::And(within, hn::Le(hn::Abs(scaled(LoadDoubles<decltype(type)::value>(values, i, n))), limit));
-    });
-  });
-  return hn::AllTrue(d, within);
-}
-
 void RoundToFloat32(const double* values, size_t count, float* out) {
   const Doubles d;
   ForVectors(count, [&](size_t i, size_t n)
                         HWY_ATTR { StoreSome(RoundToFloats(LoadSome(d, values + i, n)), Floats(), n, out + i); });
-}
-
-void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out) {
-  const Doubles d;
-  const SignedLongs di;
-  const auto factor = hn::Set(d, unit);
-  ForVectors(count, [&](size_t i, size_t n) HWY_ATTR {
-    StoreSome(hn::Mul(hn::ConvertTo(d, LoadSome(di, values + i, n)), factor), d, n, out + i);
-  });
 }
 
 void Divide(double* values, size_t count, double divisor) {
@@ -114,19 +84,13 @@ HWY_AFTER_NAMESPACE();
 namespace sparseagg::cpu {
 
 HWY_EXPORT(LoadFloats);
-HWY_EXPORT(QuantiseTerms);
 HWY_EXPORT(CountUpTo32);
 HWY_EXPORT(CountUpTo64);
-HWY_EXPORT(AreWithin);
 HWY_EXPORT(RoundToFloat32);
-HWY_EXPORT(ScaleIntegers);
 HWY_EXPORT(Divide);
 
 void LoadFloats(const std::byte* values, DType dtype, size_t count, size_t readable, ValueScale scale, double* terms) {
   HWY_DYNAMIC_DISPATCH(LoadFloats)(values, dtype, count, readable, scale, terms);
-}
-void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms) {
-  HWY_DYNAMIC_DISPATCH(QuantiseTerms)(products, count, bound, scale, terms);
 }
 uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last) {
   return HWY_DYNAMIC_DISPATCH(CountUpTo32)(keys, count, last);
@@ -134,14 +98,8 @@ uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last) {
 uint64_t CountUpTo(const uint64_t* keys, uint64_t count, uint64_t last) {
   return HWY_DYNAMIC_DISPATCH(CountUpTo64)(keys, count, last);
 }
-bool AreWithin(const std::byte* values, DType dtype, size_t count, ValueScale scale, double bound) {
-  return HWY_DYNAMIC_DISPATCH(AreWithin)(values, dtype, count, scale, bound);
-}
 void RoundToFloat32(const double* values, size_t count, float* out) {
   HWY_DYNAMIC_DISPATCH(RoundToFloat32)(values, count, out);
-}
-void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out) {
-  HWY_DYNAMIC_DISPATCH(ScaleIntegers)(values, count, unit, out);
 }
 void Divide(double* values, size_t count, double divisor) { HWY_DYNAMIC_DISPATCH(Divide)(values, count, divisor); }
 

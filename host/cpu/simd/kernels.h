@@ -38,30 +38,20 @@ std::vector<std::string> SimdTargets();
 // Returns: the target in use.
 std::string CurrentSimdTarget();
 
-// The loading and quantising kernels read and write whole vectors. So their outputs, and their float64 inputs, need
-// room for so many elements more than `count`.
+// The loading kernels write whole vectors. So their outputs need room for so many elements more than `count`.
 inline constexpr size_t kVectorSlack = 16;
 
 // terms[i] = (widen(values[i]) · factor) · weight + 0.0. Adding +0.0 turns −0.0 into +0.0 and changes nothing else.
 // Values are floats of `dtype`, and may be unaligned. `readable` ≥ `count`: the number of values that may be read.
 void LoadFloats(const std::byte* values, DType dtype, size_t count, size_t readable, ValueScale scale, double* terms);
 
-// terms[i] = rint(clamp(products[i], ±bound) · scale), ties to even.
-void QuantiseTerms(const double* products, size_t count, double bound, double scale, int64_t* terms);
-
 // Returns: how many of the keys, which ascend, are ≤ last.
 // Cost: one pass over these keys.
 uint64_t CountUpTo(const uint32_t* keys, uint64_t count, uint32_t last);
 uint64_t CountUpTo(const uint64_t* keys, uint64_t count, uint64_t last);
 
-// Returns: whether every |(values[i] · factor) · weight| is at most `bound`; of NaN it is not. `values`: floats of
-// `dtype`, may be unaligned. Cost: one pass, which reads only.
-bool AreWithin(const std::byte* values, DType dtype, size_t count, ValueScale scale, double bound);
-
 // out[i] = values[i] rounded to float32, to nearest even. NaN becomes canonical, −0.0 becomes +0.0.
 void RoundToFloat32(const double* values, size_t count, float* out);
-// out[i] = float64(values[i]) · unit. `unit` is a power of two, so only the conversion rounds.
-void ScaleIntegers(const int64_t* values, size_t count, double unit, double* out);
 // values[i] /= divisor.
 void Divide(double* values, size_t count, double divisor);
 
@@ -143,7 +133,7 @@ struct RowSource {
   uint64_t num_values = 0;
   ValueScale scale;
   DType dtype = DType::kFloat32;
-  bool is_folded = false;  // of the base: the values are accumulators, kFloat64, or kInt64 in fixed point
+  bool is_folded = false;  // of the base: the values are accumulators, kFloat64
 };
 
 // Where a row is: its source, and its number there.
@@ -162,10 +152,7 @@ struct CollectedRows {
   const uint64_t* places = nullptr;  // for each key, its row of the output; null: rows follow each other
   size_t num_keys = 0;
   bool all_float32 = false;  // the values of all sources are kFloat32, and none of them is the base
-  ValueScale folded;         // float sums: multiplies each row's sum. For repeated keys of one update, summed unscaled
-  bool fixed = false;
-  double bound = 0.0;  // fixed: terms are clipped to ±bound
-  double scale = 1.0;  // fixed: 2^s
+  ValueScale folded;         // multiplies each row's sum. For repeated keys of one update, summed unscaled
 };
 
 // Folds the rows of each key from left to right and writes one finished row a key. Terms are those of AddToTable.
@@ -178,15 +165,12 @@ struct CollectedTuples {
   // bits, if `terms` is null; else an index into `terms`.
   const uint64_t* words = nullptr;
   size_t size = 0;
-  // Null: all values have one dtype and one ValueScale, and are in the words. Else double, or int64_t if `fixed`.
-  const void* terms = nullptr;
-  const uint64_t* weights = nullptr;  // one for each term, in the bits of FoldedRows::weights; null: not summed
+  // Null: all values have one dtype and one ValueScale, and are in the words.
+  const double* terms = nullptr;
+  const double* weights = nullptr;  // one for each term; null: not summed
   // Of values in the words:
   DType dtype = DType::kFloat32;  // of at most 32 bits
   ValueScale value_scale;
-  bool fixed = false;
-  double bound = 0.0;  // fixed: terms are clipped to ±bound
-  double scale = 1.0;  // fixed: 2^s
 };
 
 // Returns: the number of distinct keys.
@@ -277,22 +261,16 @@ struct TableWindow {
   Key last = 0;
   Key last_row = 0;  // the last key of the tensor, if that is less than `last`; else `last`
   size_t columns = 1;
-  void* table = nullptr;  // double; int64_t if `fixed`
+  double* table = nullptr;
   CountBytes count_bytes = CountBytes::kNone;
-  void* counts = nullptr;  // unsigned, count_bytes wide; kNone or kFour if weights are summed
-  // Sums of weights, double; int64_t if `fixed`. Null: not summed.
-  void* weights = nullptr;
-  double weight_scale = 1.0;  // fixed: 2^t
+  void* counts = nullptr;     // unsigned, count_bytes wide; kNone or kFour if weights are summed
+  double* weights = nullptr;  // sums of weights; null: not summed
   size_t tuples_ahead = 0;    // tuples ahead of a cursor to prefetch
-  bool fixed = false;
-  double bound = 0.0;  // fixed: terms are clipped to ±bound
-  double scale = 1.0;  // fixed: 2^s
 };
 
 // Adds the tuples with keys up to `last`, cursor after cursor, and moves the cursors behind them. For a tuple at slot
 // s = key − first, it adds
-//   v + 0.0 to table[s], where v is the value as ValueScale says, each sum rounded to float64; if `fixed`:
-//   rint(clamp(v, ±bound) · scale)
+//   v + 0.0 to table[s], where v is the value as ValueScale says, each sum rounded to float64
 //   1 to counts[s]
 //   the weight to weights[s]
 // Of a cursor with unchecked keys it takes those that strictly ascend from `first` to `last_row`, and stops at the
@@ -303,19 +281,18 @@ uint64_t AddToTable(const TableWindow<uint64_t>& window);
 // A table of 64-bit accumulators, one slot a key. With counters, a slot is touched if its count is not 0; without, if
 // its accumulator is not `untouched`. All columns have kVectorSlack untouched slots more.
 struct SlotTable {
-  void* accs = nullptr;  // double; int64_t if `fixed`
+  void* accs = nullptr;
   CountBytes count_bytes = CountBytes::kNone;
   void* counts = nullptr;
-  uint64_t* weights = nullptr;  // bits as in FoldedRows::weights; null: not summed
+  double* weights = nullptr;  // null: not summed
   size_t slots = 0;
   uint64_t untouched = 0;  // bits of an accumulator that no term was added to
-  bool fixed = false;
 };
 
 // Moves the touched slots to finished rows of direct output, in ascending order, in two steps, so that a thread can
 // claim places for its rows in between. CountTouched returns the number of rows. CompactTo finishes and writes these
-// `rows` rows, nothing behind them, and resets the table. With `fixed` and an output of kInt64, the rows are unfinished
-// accumulators of any type.
+// `rows` rows, nothing behind them, and resets the table. To an output of kInt64 go unfinished accumulators of any
+// type.
 size_t CountTouched(const SlotTable& table);
 void CompactTo(const SlotTable& table, uint32_t first, size_t rows, const DirectOutput<uint32_t>& output);
 void CompactTo(const SlotTable& table, uint64_t first, size_t rows, const DirectOutput<uint64_t>& output);

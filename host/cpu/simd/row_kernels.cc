@@ -39,10 +39,10 @@ HWY_INLINE void ForColumns(size_t count, size_t lanes, Step step) {
 
 // Adds the terms of `count` values, from value `begin` on, to `accs`; if `is_first`, sets `accs` to them. The last
 // vector may read values behind these; their terms land in the slack of `accs`.
-template <DType kDType, class Terms>
-HWY_INLINE void AddTerms(const RowSource& source, uint64_t begin, size_t count, const Terms& terms, bool is_first,
-                         typename Terms::Acc* HWY_RESTRICT accs) {
-  const typename Terms::Lanes d;
+template <DType kDType>
+HWY_INLINE void AddTerms(const RowSource& source, uint64_t begin, size_t count, const FloatTerms& terms, bool is_first,
+                         double* HWY_RESTRICT accs) {
+  const Doubles d;
   const size_t lanes = hn::Lanes(d);
   ForColumns(count, lanes, [&](size_t c, size_t n) HWY_ATTR {
     const size_t readable = begin + c + lanes <= source.num_values ? lanes : n;
@@ -52,11 +52,10 @@ HWY_INLINE void AddTerms(const RowSource& source, uint64_t begin, size_t count, 
 }
 
 // The same for a folded row of the base, whose values are accumulators.
-template <class Terms>
 HWY_INLINE void AddFolded(const RowSource& source, uint64_t begin, size_t count, bool is_first,
-                          typename Terms::Acc* HWY_RESTRICT accs) {
-  const typename Terms::Lanes d;
-  const auto* folded = reinterpret_cast<const typename Terms::Acc*>(source.values) + begin;
+                          double* HWY_RESTRICT accs) {
+  const Doubles d;
+  const auto* folded = reinterpret_cast<const double*>(source.values) + begin;
   ForColumns(count, hn::Lanes(d), [&](size_t c, size_t n) HWY_ATTR {
     const auto acc = LoadSome(d, folded + c, n);
     hn::Store(is_first ? acc : hn::Add(hn::Load(d, accs + c), acc), d, accs + c);
@@ -65,25 +64,22 @@ HWY_INLINE void AddFolded(const RowSource& source, uint64_t begin, size_t count,
 
 // Adds one row, of any dtype. Not inlined: with all variants inlined into the loop over rows, the
 // compiler optimises none of them well.
-template <class MakeTermsOf, class Acc>
-HWY_NOINLINE void AddRow(const RowSource& source, uint64_t begin, size_t count, MakeTermsOf make_terms, bool is_first,
-                         Acc* HWY_RESTRICT accs) {
-  const auto terms = make_terms(source.scale);
-  using Terms = decltype(make_terms(ValueScale()));
-  if (source.is_folded) return AddFolded<Terms>(source, begin, count, is_first, accs);
+HWY_NOINLINE void AddRow(const RowSource& source, uint64_t begin, size_t count, bool is_first,
+                         double* HWY_RESTRICT accs) {
+  const FloatTerms terms(source.scale);
+  if (source.is_folded) return AddFolded(source, begin, count, is_first, accs);
   WithFloatType(source.dtype, [&](auto type) HWY_ATTR {
     AddTerms<decltype(type)::value>(source, begin, count, terms, is_first, accs);
   });
 }
 
 // Finishes `count` accumulators and writes them to the output from value `at` on. kStreams: past the caches.
-template <bool kStreams, class Acc>
-HWY_INLINE void WriteStrip(const Acc* accs, size_t count, double divisor, const DirectValues& output, size_t at) {
+template <bool kStreams>
+HWY_INLINE void WriteStrip(const double* accs, size_t count, double divisor, const DirectValues& output, size_t at) {
   const Doubles d;
   const auto divisors = hn::Set(d, divisor);
   ForColumns(count, hn::Lanes(d), [&](size_t c, size_t n) HWY_ATTR {
-    WriteValues<Acc, kStreams>(hn::BitCast(Longs(), hn::Load(hn::Rebind<Acc, Doubles>(), accs + c)), divisors, output,
-                               at + c, n);
+    WriteValues<kStreams>(hn::BitCast(Longs(), hn::Load(d, accs + c)), divisors, output, at + c, n);
   });
 }
 
@@ -94,19 +90,17 @@ constexpr size_t kHeldVectors = 8;
 // `at` on. Between two rows, the accumulators stay in registers: in memory, they would be loaded and stored once for
 // each row. They start from +0.0, which turns a first term of −0.0 into +0.0 as FloatTerms does.
 // Requires: all rows are float32 and not of the base.
-template <bool kStreams, class MakeTermsOf>
+template <bool kStreams>
 HWY_INLINE void FoldHeld(const CollectedRows& rows, size_t begin, size_t end, size_t columns, size_t column,
-                         size_t prefetch_end, MakeTermsOf make_terms, double divisor, const DirectValues& output,
-                         size_t at) {
-  using Terms = decltype(make_terms(ValueScale()));
-  const typename Terms::Lanes d;
+                         size_t prefetch_end, double divisor, const DirectValues& output, size_t at) {
+  const Doubles d;
   const size_t lanes = hn::Lanes(d);
   auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, a4 = a0, a5 = a0, a6 = a0, a7 = a0;
   for (size_t i = begin; i < end; ++i) {
     if (i + kRowsAhead < prefetch_end) PrefetchRow(rows, i + kRowsAhead, columns);
     const RowOrigin origin = rows.origins[rows.order[i]];
     const RowSource& source = rows.sources[origin.source];
-    const Terms terms = make_terms(source.scale);
+    const FloatTerms terms(source.scale);
     const auto* const from = reinterpret_cast<const float*>(source.values) + origin.row * columns + column;
     const auto add = [&](size_t vector, auto acc) HWY_ATTR {
       return hn::Add(acc, terms.Of(hn::PromoteTo(Doubles(), hn::LoadU(Floats(), from + vector * lanes))));
@@ -116,7 +110,7 @@ HWY_INLINE void FoldHeld(const CollectedRows& rows, size_t begin, size_t end, si
   }
   const auto divisors = hn::Set(Doubles(), divisor);
   const auto write = [&](size_t vector, auto acc) HWY_ATTR {
-    WriteValues<typename Terms::Acc, kStreams>(hn::BitCast(Longs(), acc), divisors, output, at + vector * lanes, lanes);
+    WriteValues<kStreams>(hn::BitCast(Longs(), acc), divisors, output, at + vector * lanes, lanes);
   };
   write(0, a0), write(1, a1), write(2, a2), write(3, a3);
   write(4, a4), write(5, a5), write(6, a6), write(7, a7);
@@ -129,13 +123,12 @@ HWY_INLINE void ApplyScale(ValueScale scale, size_t count, double* HWY_RESTRICT 
   for (size_t c = 0; c < count; c += hn::Lanes(d)) hn::Store(terms(hn::Load(d, accs + c)), d, accs + c);
 }
 
-template <bool kStreams, class MakeTermsOf>
-HWY_INLINE void FoldRowsToT(const CollectedRows& rows, const DirectValues& output, MakeTermsOf make_terms) {
-  using Acc = typename decltype(make_terms(ValueScale()))::Acc;
-  HWY_ALIGN Acc accs[kStrip];
+template <bool kStreams>
+HWY_INLINE void FoldRowsToT(const CollectedRows& rows, const DirectValues& output) {
+  HWY_ALIGN double accs[kStrip];
   const size_t columns = output.columns;
   const size_t size = rows.num_keys == 0 ? 0 : rows.ends[rows.num_keys - 1];
-  const size_t held = kHeldVectors * hn::Lanes(typename decltype(make_terms(ValueScale()))::Lanes());
+  const size_t held = kHeldVectors * hn::Lanes(Doubles());
   const bool holds = rows.all_float32 && rows.folded.factor == 1.0 && rows.folded.weight == 1.0;
   for (size_t i = 0; i < HWY_MIN(kRowsAhead, size); ++i) PrefetchRow(rows, i, columns);
   size_t begin = 0;
@@ -145,7 +138,7 @@ HWY_INLINE void FoldRowsToT(const CollectedRows& rows, const DirectValues& outpu
     const size_t place = rows.places != nullptr ? rows.places[row] : row;
     size_t column = 0;
     for (; holds && column + held <= columns; column += held) {
-      FoldHeld<kStreams>(rows, begin, end, columns, column, column == 0 ? size : 0, make_terms, divisor, output,
+      FoldHeld<kStreams>(rows, begin, end, columns, column, column == 0 ? size : 0, divisor, output,
                          place * columns + column);
     }
     for (; column < columns; column += kStrip) {
@@ -153,30 +146,20 @@ HWY_INLINE void FoldRowsToT(const CollectedRows& rows, const DirectValues& outpu
       for (size_t i = begin; i < end; ++i) {
         if (column == 0 && i + kRowsAhead < size) PrefetchRow(rows, i + kRowsAhead, columns);
         const RowOrigin origin = rows.origins[rows.order[i]];
-        AddRow(rows.sources[origin.source], origin.row * columns + column, count, make_terms, i == begin, accs);
+        AddRow(rows.sources[origin.source], origin.row * columns + column, count, i == begin, accs);
       }
-      if constexpr (std::is_same_v<Acc, double>) {
-        if (rows.folded.factor != 1.0 || rows.folded.weight != 1.0) ApplyScale(rows.folded, count, accs);
-      }
+      if (rows.folded.factor != 1.0 || rows.folded.weight != 1.0) ApplyScale(rows.folded, count, accs);
       WriteStrip<kStreams>(accs, count, divisor, output, place * columns + column);
     }
     begin = end;
   }
 }
 
-template <bool kStreams>
-HWY_INLINE void FoldRowsToBy(const CollectedRows& rows, const DirectValues& output) {
-  if (!rows.fixed)
-    return FoldRowsToT<kStreams>(rows, output, [](ValueScale scale) HWY_ATTR { return FloatTerms(scale); });
-  FoldRowsToT<kStreams>(rows, output,
-                        [&rows](ValueScale scale) HWY_ATTR { return FixedTerms(scale, rows.bound, rows.scale); });
-}
-
 void FoldRowsToAny(const CollectedRows& rows, const DirectValues& output) {
   // Streaming stores write aligned whole vectors only, so rows must begin and end with a cache line.
   const bool has_whole_lines = reinterpret_cast<uintptr_t>(output.values) % 64 == 0 && output.row_bytes() % 64 == 0;
-  if (!output.streams || !has_whole_lines) return FoldRowsToBy<false>(rows, output);
-  FoldRowsToBy<true>(rows, output);
+  if (!output.streams || !has_whole_lines) return FoldRowsToT<false>(rows, output);
+  FoldRowsToT<true>(rows, output);
   hwy::FlushStream();
 }
 

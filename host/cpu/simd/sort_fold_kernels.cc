@@ -1,6 +1,3 @@
-#include <type_traits>
-
-#include "host/cpu/rows/folded_rows.h"
 #include "host/cpu/simd/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -46,46 +43,36 @@ HWY_INLINE hn::Vec<Doubles> ValuesOf(hn::Vec<Longs> words) {
 }
 
 // Terms of values in the words. All have the same scale, so weights are not summed here.
-template <DType kDType, class Terms>
+template <DType kDType>
 struct PayloadTerms {
-  using Acc = typename Terms::Acc;
   static constexpr bool kWeighed = false;
   HWY_INLINE auto TermsOf(hn::Vec<Longs> words) const { return terms(ValuesOf<kDType>(words)); }
-  HWY_INLINE hn::Vec<Longs> WeightsOf(hn::Vec<Longs>) const { return hn::Zero(Longs()); }
-  const Terms terms;
+  HWY_INLINE hn::Vec<Doubles> WeightsOf(hn::Vec<Longs>) const { return hn::Zero(Doubles()); }
+  const FloatTerms terms;
 };
 
 // Terms, and weights, to which the words hold indexes.
-template <class TermAcc, bool kHasWeights>
+template <bool kHasWeights>
 struct IndexedTerms {
-  using Acc = TermAcc;
   static constexpr bool kWeighed = kHasWeights;
-  HWY_INLINE auto TermsOf(hn::Vec<Longs> words) const {
-    return hn::GatherIndex(hn::Rebind<Acc, Doubles>(), terms, IndexesOf(words));
-  }
-  HWY_INLINE hn::Vec<Longs> WeightsOf(hn::Vec<Longs> words) const {
-    if constexpr (!kHasWeights) return hn::Zero(Longs());
-    return hn::GatherIndex(Longs(), weights, IndexesOf(words));
+  HWY_INLINE auto TermsOf(hn::Vec<Longs> words) const { return hn::GatherIndex(Doubles(), terms, IndexesOf(words)); }
+  HWY_INLINE hn::Vec<Doubles> WeightsOf(hn::Vec<Longs> words) const {
+    if constexpr (!kHasWeights) return hn::Zero(Doubles());
+    return hn::GatherIndex(Doubles(), weights, IndexesOf(words));
   }
   static HWY_INLINE hn::Vec<SignedLongs> IndexesOf(hn::Vec<Longs> words) {
     return hn::BitCast(SignedLongs(), hn::And(words, hn::Set(Longs(), 0xffffffffu)));
   }
-  const Acc* terms;
-  const uint64_t* weights;
+  const double* terms;
+  const double* weights;
 };
 
-// Adds a weight to a sum of weights, in the arithmetic that goes with the accumulators.
-template <class Acc>
-HWY_INLINE void AddWeightTo(uint64_t& sum, uint64_t weight) {
-  AddWeight(std::is_same_v<Acc, double> ? KeyWeights::kFloat : KeyWeights::kFixed, weight, sum);
-}
-
 // Rows that were made one by one, and are finished and written a vector at a time.
-template <class Key, class Acc>
+template <class Key>
 class StagedRows {
  public:
   explicit StagedRows(DirectWriter<Key>& writer) : writer_(writer) {}
-  HWY_INLINE void Push(uint64_t key, Acc acc, uint64_t count, uint64_t weight) {
+  HWY_INLINE void Push(uint64_t key, double acc, uint64_t count, double weight) {
     keys_[size_] = key;
     accs_[size_] = acc;
     counts_[size_] = count;
@@ -95,9 +82,8 @@ class StagedRows {
   HWY_INLINE void Flush() {
     const Longs d;
     for (size_t i = 0; i < size_; i += hn::Lanes(d)) {
-      const auto accs = hn::BitCast(d, hn::Load(hn::Rebind<Acc, Doubles>(), accs_ + i));
-      writer_.template Write<Acc>(hn::Load(d, keys_ + i), accs, hn::Load(d, counts_ + i), hn::Load(d, weights_ + i),
-                                  HWY_MIN(hn::Lanes(d), size_ - i));
+      writer_.Write(hn::Load(d, keys_ + i), hn::BitCast(d, hn::Load(Doubles(), accs_ + i)), hn::Load(d, counts_ + i),
+                    hn::Load(Doubles(), weights_ + i), HWY_MIN(hn::Lanes(d), size_ - i));
     }
     size_ = 0;
   }
@@ -107,9 +93,9 @@ class StagedRows {
   DirectWriter<Key>& writer_;
   size_t size_ = 0;
   HWY_ALIGN uint64_t keys_[kCapacity] = {};
-  HWY_ALIGN Acc accs_[kCapacity] = {};
+  HWY_ALIGN double accs_[kCapacity] = {};
   HWY_ALIGN uint64_t counts_[kCapacity] = {};
-  HWY_ALIGN uint64_t weights_[kCapacity] = {};
+  HWY_ALIGN double weights_[kCapacity] = {};
 };
 
 // Folds all tuples. Most sparse keys come once: a vector of tuples without equal neighbours is finished as it is,
@@ -117,18 +103,17 @@ class StagedRows {
 template <class Key, class Source>
 HWY_NOINLINE void FoldToT(const CollectedTuples& tuples, Key first, const Source& source, size_t rows,
                           const DirectOutput<Key>& output) {
-  using Acc = typename Source::Acc;
   const Longs d;
-  const hn::Rebind<Acc, Doubles> da;
+  const Doubles dd;
   const size_t lanes = hn::Lanes(d);
   const uint64_t* words = tuples.words;
   DirectWriter<Key> writer(output, rows);
-  StagedRows<Key, Acc> staged(writer);
-  HWY_ALIGN Acc buffer[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(Acc)];
-  HWY_ALIGN uint64_t weight_buffer[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(uint64_t)];
-  Acc acc{};  // terms are never −0.0, so starting from +0.0 gives the bits of SumFloat, which starts from −0.0
+  StagedRows<Key> staged(writer);
+  HWY_ALIGN double buffer[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(double)];
+  HWY_ALIGN double weight_buffer[HWY_MAX(HWY_MAX_BYTES, 64) / sizeof(double)];
+  double acc = 0.0;  // terms are never −0.0, so starting from +0.0 gives the bits of SumFloat, which starts from −0.0
   uint64_t count = 0;
-  uint64_t weight = 0;
+  double weight = 0.0;
   for (size_t i = 0; i < tuples.size; i += lanes) {
     const size_t n = HWY_MIN(lanes, tuples.size - i);
     const auto word = LoadSome(d, words + i, n);
@@ -137,56 +122,40 @@ HWY_NOINLINE void FoldToT(const CollectedTuples& tuples, Key first, const Source
     if (count == 0 && i + lanes < tuples.size && hn::AllFalse(d, SameAsNext(words + i))) {
       staged.Flush();
       const auto keys = hn::Add(hn::Set(d, first), hn::ShiftRight<32>(word));
-      writer.template Write<Acc>(keys, hn::BitCast(d, made), hn::Set(d, 1), weights, lanes);
+      writer.Write(keys, hn::BitCast(d, made), hn::Set(d, 1), weights, lanes);
       continue;
     }
-    hn::Store(made, da, buffer);
-    if constexpr (Source::kWeighed) hn::Store(weights, d, weight_buffer);
+    hn::Store(made, dd, buffer);
+    if constexpr (Source::kWeighed) hn::Store(weights, dd, weight_buffer);
     for (size_t j = 0; j < n; ++j) {
       acc += buffer[j];
       ++count;
-      if constexpr (Source::kWeighed) AddWeightTo<Acc>(weight, weight_buffer[j]);
+      if constexpr (Source::kWeighed) weight += weight_buffer[j];
       if (i + j + 1 < tuples.size && SameAsNextOne(words + i + j)) continue;
       staged.Push(first + (words[i + j] >> 32), acc, count, weight);
-      acc = Acc{};
+      acc = 0.0;
       count = 0;
-      weight = 0;
+      weight = 0.0;
     }
   }
   staged.Flush();
 }
 
-template <class Key, class Terms>
-HWY_INLINE void FoldPayloads(const CollectedTuples& tuples, Key first, const Terms& terms, size_t rows,
-                             const DirectOutput<Key>& output) {
-  switch (tuples.dtype) {
-    case DType::kFloat16:
-      return FoldToT(tuples, first, PayloadTerms<DType::kFloat16, Terms>{terms}, rows, output);
-    case DType::kBFloat16:
-      return FoldToT(tuples, first, PayloadTerms<DType::kBFloat16, Terms>{terms}, rows, output);
-    default:
-      return FoldToT(tuples, first, PayloadTerms<DType::kFloat32, Terms>{terms}, rows, output);
-  }
-}
-
-template <class Acc, class Key>
-HWY_INLINE void FoldIndexed(const CollectedTuples& tuples, Key first, size_t rows, const DirectOutput<Key>& output) {
-  const auto* terms = static_cast<const Acc*>(tuples.terms);
-  if (tuples.weights == nullptr) {
-    FoldToT(tuples, first, IndexedTerms<Acc, false>{terms, nullptr}, rows, output);
-  } else {
-    FoldToT(tuples, first, IndexedTerms<Acc, true>{terms, tuples.weights}, rows, output);
-  }
-}
-
 template <class Key>
 HWY_INLINE void FoldToKeys(const CollectedTuples& tuples, Key first, size_t rows, const DirectOutput<Key>& output) {
-  if (tuples.terms != nullptr) {
-    return tuples.fixed ? FoldIndexed<int64_t>(tuples, first, rows, output)
-                        : FoldIndexed<double>(tuples, first, rows, output);
+  if (tuples.weights != nullptr) {
+    return FoldToT(tuples, first, IndexedTerms<true>{tuples.terms, tuples.weights}, rows, output);
   }
-  if (!tuples.fixed) return FoldPayloads(tuples, first, FloatTerms(tuples.value_scale), rows, output);
-  FoldPayloads(tuples, first, FixedTerms(tuples.value_scale, tuples.bound, tuples.scale), rows, output);
+  if (tuples.terms != nullptr) return FoldToT(tuples, first, IndexedTerms<false>{tuples.terms, nullptr}, rows, output);
+  const FloatTerms terms(tuples.value_scale);
+  switch (tuples.dtype) {
+    case DType::kFloat16:
+      return FoldToT(tuples, first, PayloadTerms<DType::kFloat16>{terms}, rows, output);
+    case DType::kBFloat16:
+      return FoldToT(tuples, first, PayloadTerms<DType::kBFloat16>{terms}, rows, output);
+    default:
+      return FoldToT(tuples, first, PayloadTerms<DType::kFloat32>{terms}, rows, output);
+  }
 }
 
 void FoldTo32(const CollectedTuples& tuples, uint32_t first, size_t rows, const DirectOutput<uint32_t>& output) {

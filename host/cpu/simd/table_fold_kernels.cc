@@ -1,6 +1,5 @@
 #include <type_traits>
 
-#include "host/cpu/rows/folded_rows.h"
 #include "host/cpu/simd/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -33,11 +32,11 @@ struct Tally {
   HWY_INLINE void Add(uint64_t slot) const { CountOne(counts, slot); }
 };
 // Counting of contributors, and sums of their weights.
-template <class Count, class Weight>
+template <class Count>
 struct WeightTally {
   Count* counts;
-  Weight* weights;
-  Weight weight;
+  double* weights;
+  double weight;
   HWY_INLINE void Add(uint64_t slot) const {
     CountOne(counts, slot);
     weights[slot] += weight;
@@ -51,16 +50,16 @@ struct WeightTally {
 // one by one: AVX-512's gather and scatter measured slower than scalar loads and stores. A cursor's keys are distinct,
 // so the additions of one vector do not depend on each other.
 // Returns: the position behind the last tuple added.
-template <DType kDType, class Key, class Terms, class Tally>
-HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const TableWindow<Key>& window, const Terms& terms,
-                              typename Terms::Acc* HWY_RESTRICT table, const Tally tally) {
+template <DType kDType, class Key, class Tally>
+HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const TableWindow<Key>& window, const FloatTerms& terms,
+                              double* HWY_RESTRICT table, const Tally tally) {
   const Key first = window.first;
   const Key last = window.last;
   const size_t ahead = window.tuples_ahead;
-  const typename Terms::Lanes d;
+  const Doubles d;
   const size_t lanes = hn::Lanes(d);
   const Key* HWY_RESTRICT keys = cursor.keys;
-  HWY_ALIGN typename Terms::Acc buffer[kMaxLanes] = {};
+  HWY_ALIGN double buffer[kMaxLanes] = {};
   const auto add = [&](uint64_t i, size_t j) HWY_ATTR {
     const auto slot = static_cast<uint64_t>(static_cast<Key>(keys[i + j] - first));
     table[slot] += buffer[j];
@@ -87,10 +86,10 @@ HWY_NOINLINE uint64_t AddKeys(const Cursor<Key>& cursor, const TableWindow<Key>&
 }
 
 // Adds the terms of values [index, index + count) to accs[0], accs[1], … Prefetches `ahead` values ahead, if not 0.
-template <DType kDType, class Terms>
-HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count, size_t ahead, const Terms& terms,
-                         typename Terms::Acc* HWY_RESTRICT accs) {
-  const typename Terms::Lanes d;
+template <DType kDType>
+HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count, size_t ahead, const FloatTerms& terms,
+                         double* HWY_RESTRICT accs) {
+  const Doubles d;
   const size_t lanes = hn::Lanes(d);
   uint64_t c = 0;
   for (; c + lanes <= count; c += lanes) {
@@ -98,7 +97,7 @@ HWY_NOINLINE void AddRun(const std::byte* values, uint64_t index, uint64_t count
     hn::StoreU(hn::Add(hn::LoadU(d, accs + c), terms(LoadDoubles<kDType>(values, index + c, lanes))), d, accs + c);
   }
   if (c == count) return;
-  HWY_ALIGN typename Terms::Acc buffer[kMaxLanes] = {};
+  HWY_ALIGN double buffer[kMaxLanes] = {};
   hn::Store(terms(LoadDoubles<kDType>(values, index + c, count - c)), d, buffer);
   for (size_t j = 0; c < count; ++c, ++j) accs[c] += buffer[j];
 }
@@ -109,9 +108,9 @@ constexpr size_t kRowBytesAhead = 1024;
 
 // Adds the tuples of one cursor, rows of several values.
 // Returns: the position behind the last tuple added.
-template <DType kDType, class Key, class Terms, class Tally>
-HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const TableWindow<Key>& window, const Terms& terms,
-                              typename Terms::Acc* HWY_RESTRICT table, const Tally tally) {
+template <DType kDType, class Key, class Tally>
+HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const TableWindow<Key>& window, const FloatTerms& terms,
+                              double* HWY_RESTRICT table, const Tally tally) {
   const size_t row_bytes = window.columns * SizeOf(kDType);
   const size_t fetched = row_bytes <= kRowBytesAhead ? row_bytes : 0;
   uint64_t i = cursor.position;
@@ -125,9 +124,9 @@ HWY_NOINLINE uint64_t AddRows(const Cursor<Key>& cursor, const TableWindow<Key>&
   return i;
 }
 
-template <DType kDType, class Key, class Terms, class Tally>
-HWY_INLINE uint64_t AddCursor(const Cursor<Key>& cursor, const TableWindow<Key>& window, const Terms& terms,
-                              typename Terms::Acc* table, const Tally& tally) {
+template <DType kDType, class Key, class Tally>
+HWY_INLINE uint64_t AddCursor(const Cursor<Key>& cursor, const TableWindow<Key>& window, const FloatTerms& terms,
+                              double* table, const Tally& tally) {
   if (cursor.keys == nullptr) {
     const uint64_t rows = cursor.CountTo(window.last);
     if (rows == 0) return cursor.position;
@@ -193,17 +192,15 @@ HWY_NOINLINE size_t TakeAscending(const uint64_t* HWY_RESTRICT keys, size_t coun
   return i;
 }
 
-template <class Key, class MakeTermsOf, class TallyOf>
-HWY_INLINE uint64_t AddCursors(const TableWindow<Key>& window, MakeTermsOf make_terms, TallyOf tally_of) {
-  using Acc = typename decltype(make_terms(ValueScale()))::Acc;
-  auto* table = static_cast<Acc*>(window.table);
+template <class Key, class TallyOf>
+HWY_INLINE uint64_t AddCursors(const TableWindow<Key>& window, TallyOf tally_of) {
   uint32_t copied[kPiece + kMaxLanes];
   Cursor<Key> piece;  // some tuples of a cursor with unchecked keys, with copied keys
   uint64_t tuples = 0;
   for (size_t k = 0; k < window.num_cursors; ++k) {
     if (k + kCursorsAhead < window.num_cursors) PrefetchFirst(window.cursors[k + kCursorsAhead], window.columns);
     Cursor<Key>& cursor = window.cursors[k];
-    const auto terms = make_terms(cursor.scale);
+    const FloatTerms terms(cursor.scale);
     const auto tally = tally_of(cursor.scale.weight);
     const Cursor<Key>* from = &cursor;
     uint64_t taken = 0;
@@ -217,7 +214,7 @@ HWY_INLINE uint64_t AddCursors(const TableWindow<Key>& window, MakeTermsOf make_
                                   window.tuples_ahead, copied);
       }
       const uint64_t position = WithFloatType(cursor.dtype, [&](auto type) HWY_ATTR {
-        return AddCursor<decltype(type)::value>(*from, window, terms, table, tally);
+        return AddCursor<decltype(type)::value>(*from, window, terms, window.table, tally);
       });
       taken = position - from->position;
       tuples += taken;
@@ -227,43 +224,19 @@ HWY_INLINE uint64_t AddCursors(const TableWindow<Key>& window, MakeTermsOf make_
   return tuples;
 }
 
-template <class Count, class Key, class MakeTermsOf>
-HWY_INLINE uint64_t AddCounted(const TableWindow<Key>& window, MakeTermsOf make_terms) {
-  const Tally<Count> tally{static_cast<Count*>(window.counts)};
-  return AddCursors(window, make_terms, [tally](double) HWY_ATTR { return tally; });
-}
-
-template <class Count, class Key, class MakeTermsOf>
-HWY_INLINE uint64_t AddWeighed(const TableWindow<Key>& window, MakeTermsOf make_terms) {
-  using Weight = typename decltype(make_terms(ValueScale()))::Acc;
-  return AddCursors(window, make_terms, [&window](double weight) HWY_ATTR {
-    WeightTally<Count, Weight> tally{static_cast<Count*>(window.counts), static_cast<Weight*>(window.weights), {}};
-    if constexpr (std::is_same_v<Weight, double>) {
-      tally.weight = weight;
-    } else {
-      tally.weight = FixedWeight(weight, window.weight_scale);
-    }
-    return tally;
-  });
-}
-
-template <class Key, class MakeTermsOf>
-HWY_INLINE uint64_t AddTallied(const TableWindow<Key>& window, MakeTermsOf make_terms) {
-  return WithColumns(window, [&](auto count, auto is_weighed) HWY_ATTR {
-    using Count = std::conditional_t<std::is_same_v<decltype(count), uint8_t>, Count8, decltype(count)>;
-    if constexpr (is_weighed.value) {
-      return AddWeighed<Count>(window, make_terms);
-    } else {
-      return AddCounted<Count>(window, make_terms);
-    }
-  });
-}
-
 template <class Key>
 HWY_INLINE uint64_t AddToTableT(const TableWindow<Key>& window) {
-  if (!window.fixed) return AddTallied(window, [](ValueScale scale) HWY_ATTR { return FloatTerms(scale); });
-  return AddTallied(window,
-                    [&window](ValueScale scale) HWY_ATTR { return FixedTerms(scale, window.bound, window.scale); });
+  return WithColumns(window, [&](auto count, auto is_weighed) HWY_ATTR {
+    using Count = std::conditional_t<std::is_same_v<decltype(count), uint8_t>, Count8, decltype(count)>;
+    auto* const counts = static_cast<Count*>(window.counts);
+    return AddCursors(window, [&](double weight) HWY_ATTR {
+      if constexpr (decltype(is_weighed)::value) {
+        return WeightTally<Count>{counts, window.weights, weight};
+      } else {
+        return Tally<Count>{counts};
+      }
+    });
+  });
 }
 
 uint64_t AddToTable32(const TableWindow<uint32_t>& window) { return AddToTableT(window); }

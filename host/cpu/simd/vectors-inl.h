@@ -102,24 +102,9 @@ struct Scaler {
   hn::Vec<Doubles> weight;
 };
 
-// Conversion of products to fixed point: rint(clamp(products, ±bound) · scale), ties to even.
-struct Quantiser {
-  Quantiser(double bound, double scale)
-      : high(hn::Set(Doubles(), bound)), low(hn::Set(Doubles(), -bound)), factor(hn::Set(Doubles(), scale)) {}
-  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> products) const {
-    const auto clamped = hn::Min(hn::Max(products, low), high);
-    return hn::ConvertTo(SignedLongs(), hn::Round(hn::Mul(clamped, factor)));
-  }
-  hn::Vec<Doubles> high;
-  hn::Vec<Doubles> low;
-  hn::Vec<Doubles> factor;
-};
-
 // Makes terms of a float64 sum from widened values. Adding +0.0 turns −0.0 into +0.0 and changes nothing else, so terms
 // are never −0.0 (see SumFloat).
 struct FloatTerms {
-  using Acc = double;
-  using Lanes = Doubles;
   explicit FloatTerms(ValueScale by) : scale(by) {}
   HWY_INLINE hn::Vec<Doubles> operator()(hn::Vec<Doubles> widened) const {
     return hn::Add(Of(widened), hn::Zero(Doubles()));
@@ -127,17 +112,6 @@ struct FloatTerms {
   // The same, but maybe −0.0: for sums that start from +0.0.
   HWY_INLINE hn::Vec<Doubles> Of(hn::Vec<Doubles> widened) const { return scale(widened); }
   Scaler scale;
-};
-
-// Makes terms of a fixed-point sum from widened values.
-struct FixedTerms {
-  using Acc = int64_t;
-  using Lanes = SignedLongs;
-  FixedTerms(ValueScale by, double bound, double unit) : scale(by), quantise(bound, unit) {}
-  HWY_INLINE hn::Vec<SignedLongs> operator()(hn::Vec<Doubles> widened) const { return Of(widened); }
-  HWY_INLINE hn::Vec<SignedLongs> Of(hn::Vec<Doubles> widened) const { return quantise(scale(widened)); }
-  Scaler scale;
-  Quantiser quantise;
 };
 
 // StoreSome, or, with kStreams, a store past the caches. kStreams requires n = Lanes(d) and aligned `to`.
@@ -182,19 +156,16 @@ HWY_INLINE void StoreKeys(hn::Vec<Longs> keys, size_t n, uint32_t* out) {
   StoreSome(hn::TruncateTo(dw, keys), dw, n, out);
 }
 
-// Finishes the first n lanes of accumulators of type Acc as the output says, and writes them to its values from `at`
-// on. `divisors` is used if the output divides. kStreams: as for StoreOrStream.
-template <class Acc, bool kStreams = false>
+// Finishes the first n lanes of accumulators as the output says, and writes them to its values from `at` on. `divisors`
+// is used if the output divides. kStreams: as for StoreOrStream.
+template <bool kStreams = false>
 HWY_INLINE void WriteValues(hn::Vec<Longs> accs, hn::Vec<Doubles> divisors, const DirectValues& output, uint64_t at,
                             size_t n) {
   const Doubles d;
-  auto sums = hn::BitCast(d, accs);
-  if constexpr (std::is_same_v<Acc, int64_t>) {
-    if (output.dtype == DType::kInt64) {
-      return StoreOrStream<kStreams>(accs, Longs(), n, reinterpret_cast<uint64_t*>(output.values) + at);
-    }
-    sums = hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), accs)), hn::Set(d, output.unit));
+  if (output.dtype == DType::kInt64) {
+    return StoreOrStream<kStreams>(accs, Longs(), n, reinterpret_cast<uint64_t*>(output.values) + at);
   }
+  auto sums = hn::BitCast(d, accs);
   if (output.divided_by != DividedBy::kNothing) sums = hn::Div(sums, divisors);
   if (output.dtype == DType::kFloat32) {
     StoreOrStream<kStreams>(RoundToFloats(sums), Floats(), n, reinterpret_cast<float*>(output.values) + at);
@@ -204,15 +175,13 @@ HWY_INLINE void WriteValues(hn::Vec<Longs> accs, hn::Vec<Doubles> divisors, cons
 }
 
 // Returns: the divisor of each lane, as the output says; unspecified if it does not divide.
-template <class Acc>
-HWY_INLINE hn::Vec<Doubles> DivisorsOf(const DirectValues& output, hn::Vec<Longs> counts, hn::Vec<Longs> weights) {
+HWY_INLINE hn::Vec<Doubles> DivisorsOf(const DirectValues& output, hn::Vec<Longs> counts, hn::Vec<Doubles> weights) {
   const Doubles d;
   switch (output.divided_by) {
     case DividedBy::kCount:
       return hn::ConvertTo(d, hn::BitCast(SignedLongs(), counts));
     case DividedBy::kWeight:
-      if constexpr (std::is_same_v<Acc, double>) return hn::BitCast(d, weights);
-      return hn::Mul(hn::ConvertTo(d, hn::BitCast(SignedLongs(), weights)), hn::Set(d, output.weight_unit));
+      return weights;
     default:
       return hn::Set(d, output.total);
   }
@@ -226,18 +195,16 @@ class DirectWriter {
   DirectWriter(const DirectOutput<Key>& output, uint64_t rows, uint64_t written = 0)
       : output_(output), rows_(rows), written_(written) {}
 
-  // Writes the rows in the first n lanes, of accumulators of type Acc. Counts and weights are ignored if the output
-  // does not want them.
-  template <class Acc>
-  HWY_INLINE void Write(hn::Vec<Longs> keys, hn::Vec<Longs> accs, hn::Vec<Longs> counts, hn::Vec<Longs> weights,
+  // Writes the rows in the first n lanes. Counts and weights are ignored if the output does not want them.
+  HWY_INLINE void Write(hn::Vec<Longs> keys, hn::Vec<Longs> accs, hn::Vec<Longs> counts, hn::Vec<Doubles> weights,
                         size_t n) {
     const Words dw;
     // Stores whole vectors while there is place: lanes behind the n rows are overwritten by the next rows.
     const size_t stored = written_ + hn::Lanes(dw) <= rows_ ? hn::Lanes(dw) : n;
     StoreKeys(keys, stored, output_.keys + written_);
     if (output_.counts != nullptr) StoreSome(hn::TruncateTo(dw, counts), dw, stored, output_.counts + written_);
-    if (output_.weights != nullptr) StoreSome(weights, Longs(), stored, output_.weights + written_);
-    WriteValues<Acc>(accs, DivisorsOf<Acc>(output_, counts, weights), output_, written_, stored);
+    if (output_.weights != nullptr) StoreSome(weights, Doubles(), stored, output_.weights + written_);
+    WriteValues(accs, DivisorsOf(output_, counts, weights), output_, written_, stored);
     written_ += n;
   }
 

@@ -16,7 +16,6 @@ class RawResult(TypedDict):
     counts: Array
     weights: Array
     moments: Array
-    fixed_point_shift: int | None
     plan: str
     num_cut_keys: int
 
@@ -56,7 +55,6 @@ class RawDeviceResult(TypedDict):
     values: DeviceColumn | None
     counts: DeviceColumn
     weights: DeviceColumn
-    fixed_point_shift: int | None
     plan: str
 
 Piece = tuple[int, Array | None, Array | None, int] | tuple[int, DeviceArray | None, DeviceArray | None, int]

@@ -67,7 +67,7 @@ def inspect(rnd: Any, tensors: Sequence[str] | None = None, timeout: Timeout = N
     Raises:
         InvalidArgumentError: a tensor is unknown or not of floats, or the round has more than 4096 submissions.
         FailedPreconditionError: the round is not sealed; or a tensor has merged submissions when they arrived, as
-            it does with the numerics "fixed_point" and with the ops "min" and "max".
+            it does with the numerics "binned" and with the ops "min" and "max".
         PermissionDeniedError: the credential is neither of an admin nor of a coordinator.
         UnimplementedError: the server is older than this method.
         TimeoutError: (``DeadlineExceededError``) after ``timeout``.

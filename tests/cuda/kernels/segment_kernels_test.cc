@@ -23,8 +23,6 @@ namespace {
 using cuda::HostExecutor;
 using cuda::Number;
 
-constexpr cuda::TermScale kScale = {0x1p40, 0x1p10};
-
 // Segments around every boundary: of warps, blocks and the tiles of both, of one entry, of all base rows.
 constexpr uint32_t kLengths[] = {1, 2, 3, 31, 32, 33, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 2049};
 
@@ -53,8 +51,7 @@ struct Batch {
     for (uint32_t source = 0; source < kSources; ++source) {
       begin_tuples.push_back(tuple);
       for (const uint32_t s : segments_of_source[source]) entries[s].push_back(num_base + tuple++);
-      sources.push_back(
-          {1.0, uniform ? 1.0 : rng.Unit(), uniform ? 1 : rng.Between(0, 9), rng.Unit(), rng.Between(0, 99)});
+      sources.push_back({1.0, uniform ? 1.0 : rng.Unit(), uniform ? 1 : rng.Between(0, 9), rng.Unit()});
     }
     begin_tuples.push_back(tuple);
     for (const std::vector<uint32_t>& segment : entries) {
@@ -146,7 +143,6 @@ std::vector<typename Fold::Acc> RunFold(const FoldCase& c, Class one, uint64_t s
   args.sources = c.batch.source_table();
   args.unique = c.unique;
   args.uniform = c.uniform;
-  args.scale = kScale;
   args.classes = all.classes;
   args.d_accs = accs.data();
   HostExecutor executor(seed);
@@ -178,7 +174,7 @@ std::vector<typename Fold::Acc> ExpectedFold(const FoldCase& c) {
           const uint64_t row = segments.Position(entry) - c.batch.num_base;
           value = Fold::Plus(value, Fold::Load(c.batch.values.data(), c.type, row * c.columns + column));
         }
-        acc = Fold::Add(acc, value, sources.d_sources[source], kScale);
+        acc = Fold::Add(acc, value, sources.d_sources[source]);
       }
       accs.push_back(acc);
     }
@@ -193,15 +189,15 @@ bool SameBits(const std::vector<Acc>& a, const std::vector<Acc>& b) {
 
 template <typename Fold>
 class SegmentFolds : public ::testing::Test {};
-using Folds = ::testing::Types<cuda::SumFloat, cuda::SumFixed, cuda::SumInteger, cuda::SumModular, cuda::MinFloat,
-                               cuda::MaxFloat, cuda::MinInteger, cuda::MaxInteger>;
+using Folds = ::testing::Types<cuda::SumFloat, cuda::SumInteger, cuda::SumModular, cuda::MinFloat, cuda::MaxFloat,
+                               cuda::MinInteger, cuda::MaxInteger>;
 
 class FoldNames {
  public:
   template <typename Fold>
   static std::string GetName(int) {
-    constexpr const char* kNames[] = {"SumFloat", "SumFixed", "SumInteger", "SumModular",
-                                      "MinFloat", "MaxFloat", "MinInteger", "MaxInteger"};
+    constexpr const char* kNames[] = {"SumFloat", "SumInteger", "SumModular", "MinFloat",
+                                      "MaxFloat", "MinInteger", "MaxInteger"};
     return kNames[static_cast<int>(Fold::kKind)];
   }
 };
@@ -297,7 +293,6 @@ TEST(ManyListedSegments, AreListedByClass_AndEachIsFoldedOnce) {
 struct SegmentSums {
   std::vector<uint32_t> counts;
   std::vector<uint64_t> float_weights;  // bits
-  std::vector<int64_t> fixed_weights;
   bool operator==(const SegmentSums&) const = default;
 };
 
@@ -307,7 +302,6 @@ SegmentSums Count(const Batch& batch, bool unique, bool weights, Class one, uint
   SegmentSums counted;
   counted.counts.resize(num_segments);
   counted.float_weights.resize(weights ? num_segments : 0);
-  counted.fixed_weights.resize(weights ? num_segments : 0);
   const std::vector<uint32_t> base_counts(batch.num_base, 7);
   cuda::Contributors args;
   args.segments = batch.segments();
@@ -319,9 +313,7 @@ SegmentSums Count(const Batch& batch, bool unique, bool weights, Class one, uint
   args.d_counts = counted.counts.data();
   if (weights) {
     args.d_base_float_weights = reinterpret_cast<const double*>(batch.base.data());
-    args.d_base_fixed_weights = reinterpret_cast<const int64_t*>(batch.base.data());
     args.d_float_weights = reinterpret_cast<double*>(counted.float_weights.data());
-    args.d_fixed_weights = counted.fixed_weights.data();
   }
   HostExecutor executor(seed);
   cuda::RunOne(args, executor);

@@ -149,7 +149,6 @@ Result ToHost(const DeviceResult& device) {
   result.values = CopyColumn(static_cast<const std::byte*>(device.d_values), device.num_keys * result.row_bytes());
   result.counts = CopyColumn(device.d_counts, device.num_keys);
   result.weights = CopyColumn(device.d_weights, device.num_keys);
-  result.fixed_point_shift = device.fixed_point_shift;
   return result;
 }
 
@@ -313,11 +312,7 @@ TEST_F(ImportTest, WhereTheOrderDoesNotMatter_UpdatesAreMergedOnArrival) {
   SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
   TensorSpec integers = FloatSum();
   integers.dtype = DType::kInt64;
-  TensorSpec fixed_point = FloatSum();
-  fixed_point.aggregation.numerics = Numerics::kFixedPoint;
-  fixed_point.aggregation.value_bound = 1e6;
-  fixed_point.aggregation.max_submissions = 100;
-  std::vector<TensorSpec> all = {integers, fixed_point};
+  std::vector<TensorSpec> all = {integers};
   for (const Op op : {Op::kMin, Op::kMax, Op::kUnion}) {
     all.push_back(FloatSum());
     all.back().aggregation.op = op;

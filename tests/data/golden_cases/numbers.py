@@ -1,15 +1,12 @@
-"""Types, roundings and fixed point."""
+"""Types, roundings and binned sums."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from golden_cases.case import (
     INF,
     INT64_MAX,
-    INVALID_ARGUMENT,
     NAN,
     OUT_OF_RANGE,
     Case,
@@ -158,51 +155,28 @@ def numbers() -> list[Case]:
     ]
 
 
-def fixed_point() -> list[Case]:
-    fixed: dict[str, Any] = {"numerics": "fixed_point", "max_submissions": 100}
+def binned() -> list[Case]:
     return [
         Case(
-            "fixed_point_sum",
-            "Multiples of 2^-s, added exactly; s = 62 - 7 - 0.",
-            one(value_bound=1.0, **fixed),
-            [v("a", [0, 1], [0.1, -1.0]), v("b", [0, 1], [0.2, 0.3]), v("c", [0], [-0.3])],
+            "binned_sum",
+            "Integers in bins of 2^44: what lies below the two highest ones is lost, in any order.",
+            one(numerics="binned", result_dtype="float64"),
+            [
+                v("a", [0, 1, 2], [0.1, 1e30, 2.0**-149]),
+                v("b", [0, 1, 2], [0.2, 1.0, 2.0**-149]),
+                v("c", [0, 1], [-0.3, -1e30]),
+            ],
         ),
         Case(
-            "fixed_point_mean_by_weight",
-            "Weights are fixed-point sums too.",
-            one(
-                "float64",
-                op="mean",
-                weighting="by_weight",
-                value_bound=0.31,
-                weight_bound=3.0,
-                return_weights=True,
-                **fixed,
-            ),
-            [v("a", [0, 1], [0.1, 0.09], 3.0), v("b", [0], [0.2], 0.1), v("c", [2], [0.0], 0.7)],
+            "binned_mean_by_weight",
+            "Weights are summed in bins of 2^40.",
+            one("float64", op="coordinate_mean", weighting="by_weight", return_weights=True, numerics="binned"),
+            [v("a", [0, 1], [0.1, 0.09], 3.0), v("b", [0, 1], [0.2, 7.0], 0.1), v("c", [2], [0.0], 0.7)],
         ),
         Case(
-            "fixed_point_clips",
-            "A term beyond the bound becomes the bound.",
-            one(value_bound=0.5, on_bound="clip", **fixed),
-            [v("a", [0, 1], [7.0, -0.75]), v("b", [0, 1], [-0.25, 0.125])],
-        ),
-        Case(
-            "fixed_point_refuses_beyond_the_bound",
-            "The whole submission, not the term.",
-            one(value_bound=0.5, **fixed),
-            [v("a", [0, 6], [0.25, 0.75]), v("b", [0], [0.5])],
-            refused="a",
-            code=INVALID_ARGUMENT,
-            message="key 6",
-        ),
-        Case(
-            "fixed_point_refuses_the_weight",
-            "Weights are never clipped.",
-            one(weighting="by_weight", value_bound=1.0, weight_bound=2.0, on_bound="clip", **fixed),
-            [v("a", [0], [0.25], 2.5), v("b", [0], [0.25], 2.0)],
-            refused="a",
-            code=INVALID_ARGUMENT,
-            message="weight",
+            "binned_propagates",
+            "Infinities and NaN stay, whatever follows.",
+            one(numerics="binned", on_nonfinite="propagate"),
+            [v("a", [0, 1, 2], [INF, INF, NAN]), v("b", [0, 1, 2], [1.0, -INF, 1.0])],
         ),
     ]

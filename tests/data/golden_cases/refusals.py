@@ -146,10 +146,10 @@ def refusals() -> list[Case]:
             "unsigned_must_be_modular", "Nobody gets a wrapped sum by accident.", "modular", unchecked(one, "uint32")
         ),
         no_round(
-            "fixed_point_needs_a_bound",
-            "The field is named.",
-            "value_bound",
-            unchecked(one, numerics="fixed_point", max_submissions=3),
+            "binned_has_a_largest_round",
+            "The sums of so many terms stay within int64.",
+            "1048575",
+            unchecked(one, numerics="binned", max_submissions=2**20),
         ),
         no_round(
             "dense_needs_num_rows",

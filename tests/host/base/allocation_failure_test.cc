@@ -37,12 +37,7 @@ TensorSpec SpecOf(Op op, uint32_t row_width, uint64_t num_rows, Rng& rng) {
     a.weighting = Weighting::kByWeight;
     a.return_weights = rng.Coin();
   }
-  if (rng.Coin()) {
-    a.numerics = Numerics::kFixedPoint;
-    a.value_bound = 1024.0;
-    a.weight_bound = 8.0;
-    a.max_submissions = kClients;
-  }
+  if (IsSum(op) && rng.Coin()) a.numerics = Numerics::kBinned;
   return spec;
 }
 

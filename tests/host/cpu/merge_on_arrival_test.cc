@@ -39,24 +39,21 @@ struct Arrival {
 
 void PrintTo(const Arrival& arrival, std::ostream* out) { *out << arrival.name; }
 
-TensorSpec FixedPointSpec(Op op, uint64_t num_rows, uint32_t row_width, uint64_t max_submissions) {
+TensorSpec BinnedSpec(Op op, uint64_t num_rows, uint32_t row_width) {
   TensorSpec spec;
   spec.name = "t";
   spec.num_rows = num_rows;
   spec.row_width = row_width;
   AggregationSpec& a = spec.aggregation;
   a.op = op;
-  a.numerics = Numerics::kFixedPoint;
-  a.value_bound = 64.0;
-  a.max_submissions = max_submissions;
+  a.numerics = Numerics::kBinned;
   return spec;
 }
 
 std::vector<Arrival> Arrivals() {
   constexpr size_t kMany = 180000 / kFewer;
-  TensorSpec weighted = FixedPointSpec(Op::kCoordinateMean, 10000000, 1, kMany);
+  TensorSpec weighted = BinnedSpec(Op::kCoordinateMean, 10000000, 1);
   weighted.aggregation.weighting = Weighting::kByWeight;
-  weighted.aggregation.weight_bound = 1.0;
   weighted.aggregation.return_counts = true;
   weighted.aggregation.return_weights = true;
   TensorSpec integers;
@@ -72,9 +69,9 @@ std::vector<Arrival> Arrivals() {
   extremes.num_rows = 3000;
   extremes.aggregation.op = Op::kMin;
   extremes.aggregation.return_counts = true;
-  return {{"FixedPointWeighted", weighted, kMany, 4},
-          {"FixedPointSparse", FixedPointSpec(Op::kSum, 4000000000, 1, kMany), kMany, 4},
-          {"FixedPointRows", FixedPointSpec(Op::kMean, 3000, 48, kMany / 3), kMany / 3, 8},
+  return {{"BinnedWeighted", weighted, kMany, 4},
+          {"BinnedSparse", BinnedSpec(Op::kSum, 4000000000, 1), kMany, 4},
+          {"BinnedRows", BinnedSpec(Op::kMean, 3000, 48), kMany / 3, 8},
           {"Integers", integers, kMany, 4},
           {"Keys", keys, kMany, 4},
           {"Extremes", extremes, kMany, 4}};
@@ -169,7 +166,7 @@ TEST(MergeOnArrivalMemory, ManyUpdatesOfTheSameKeys_MemoryIsThatOfTheKeys) {
   const SmallPendingLimit small_pending_limit;
   constexpr uint32_t kWidth = 1024;
   constexpr int kCount = 30000 / kFewer;
-  const TensorSpec spec = FixedPointSpec(Op::kSum, 0, kWidth, kCount);
+  const TensorSpec spec = BinnedSpec(Op::kSum, 0, kWidth);
   RawSubmission submission{
       "", 1.0, {{{uint64_t{1} << 50, 3}, PackFloats(spec.dtype, std::vector<double>(2 * kWidth, 0.5))}}};
   for (const EngineCase& engine_case : AvailableEngines()) {

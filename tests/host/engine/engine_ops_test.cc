@@ -25,19 +25,17 @@ TensorSpec WeightedSpec(Op op, DType dtype = DType::kFloat32) {
   return spec;
 }
 
-void MakeFixedPoint(TensorSpec& spec) {
-  spec.aggregation.numerics = Numerics::kFixedPoint;
-  spec.aggregation.max_submissions = 3;
-  spec.aggregation.value_bound = 16.0;
-  spec.aggregation.weight_bound = 4.0;
+// Sums and means are binned, other ops stay canonical.
+void MakeBinned(TensorSpec& spec) {
+  if (IsSum(spec.aggregation.op)) spec.aggregation.numerics = Numerics::kBinned;
 }
 
 TEST_P(OpsContract, CountsAndWeights_AreAddedToAnyOp) {
   for (const Op op : {Op::kSum, Op::kMean, Op::kCoordinateMean, Op::kUnion, Op::kMin, Op::kMax}) {
-    for (const bool fixed_point : {false, true}) {
-      SCOPED_TRACE(std::string(Name(op)) + (fixed_point ? " fixed_point" : " canonical"));
+    for (const bool binned : {false, true}) {
+      SCOPED_TRACE(std::string(Name(op)) + (binned ? " binned" : " canonical"));
       TensorSpec spec = WeightedSpec(op);
-      if (fixed_point) MakeFixedPoint(spec);
+      if (binned) MakeBinned(spec);
       spec.aggregation.return_counts = true;
       spec.aggregation.return_weights = true;
       const Result weighted = Merge(spec, ThreeClients(spec));
@@ -64,16 +62,13 @@ TEST_P(OpsContract, EveryOp_EveryFloatDType_BothNumerics_SameExactValues) {
                                        {Op::kMax, {1.5, 4.0, -1.0}}};
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
     for (const Expected& row : table) {
-      for (const bool fixed_point : {false, true}) {
+      for (const bool binned : {false, true}) {
         TensorSpec spec = WeightedSpec(row.op, dtype);
-        if (fixed_point) MakeFixedPoint(spec);
+        if (binned) MakeBinned(spec);
         SCOPED_TRACE(Describe(spec));
         const Result result = Merge(spec, ThreeClients(spec));
         EXPECT_EQ(FloatsOf(result), row.values);
         EXPECT_EQ(result.dtype, dtype);
-        // s = 62 − ⌈log₂ 3⌉ − ⌈log₂ 16⌉
-        const bool is_sum = row.op != Op::kMin && row.op != Op::kMax;
-        EXPECT_EQ(result.fixed_point_shift, fixed_point && is_sum ? std::optional<int>(56) : std::nullopt);
       }
     }
   }
@@ -92,17 +87,13 @@ TEST_P(OpsContract, EveryOp_IntegerDTypes_ExactValues) {
                                        {Op::kMax, {5, 4, 9}}};
   for (const DType dtype : {DType::kInt32, DType::kInt64}) {
     for (const Expected& row : table) {
-      for (const bool fixed_point : {false, true}) {
-        TensorSpec spec = WeightedSpec(row.op, dtype);
-        if (fixed_point) MakeFixedPoint(spec);
-        SCOPED_TRACE(Describe(spec));
-        const Result result = Merge(spec, {Client(spec, "a", {1, 3}, {5, -2}, 1), Client(spec, "b", {3, 7}, {4, 9}, 3),
-                                           Client(spec, "c", {}, {}, 4)});
-        EXPECT_THAT(KeysOf(result), ElementsAre(1, 3, 7));
-        EXPECT_EQ(IntegersOf(result), row.values);
-        EXPECT_EQ(result.dtype, DType::kInt64);
-        EXPECT_EQ(result.fixed_point_shift, std::nullopt) << "integers are exact without";
-      }
+      TensorSpec spec = WeightedSpec(row.op, dtype);
+      SCOPED_TRACE(Describe(spec));
+      const Result result = Merge(spec, {Client(spec, "a", {1, 3}, {5, -2}, 1), Client(spec, "b", {3, 7}, {4, 9}, 3),
+                                         Client(spec, "c", {}, {}, 4)});
+      EXPECT_THAT(KeysOf(result), ElementsAre(1, 3, 7));
+      EXPECT_EQ(IntegersOf(result), row.values);
+      EXPECT_EQ(result.dtype, DType::kInt64);
     }
   }
 }

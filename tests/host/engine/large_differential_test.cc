@@ -83,12 +83,12 @@ std::vector<Shape> Shapes() {
        Numerics::kCanonical, true},
       {"Clustered64", all, 1, 20, 50'000, kClustered, kShuffled, Op::kSum, DType::kInt64, Weighting::kUniform,
        Numerics::kCanonical, true},
-      {"FixedPointZipf", 10'000'000, 1, 50, 20'000, kZipf, kShuffled, Op::kSum, DType::kFloat32, Weighting::kUniform,
-       Numerics::kFixedPoint, true},
-      {"FixedPointHashed", all, 1, 40, 20'000, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
-       Weighting::kByWeight, Numerics::kFixedPoint},
-      {"FixedPointRows", 1'000'000, 32, 20, 1'000, kZipf, kSortedUnique, Op::kMean, DType::kFloat32,
-       Weighting::kByWeight, Numerics::kFixedPoint, true},
+      {"BinnedZipf", 10'000'000, 1, 50, 20'000, kZipf, kShuffled, Op::kSum, DType::kFloat32, Weighting::kUniform,
+       Numerics::kBinned, true},
+      {"BinnedHashed", all, 1, 40, 20'000, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kBinned},
+      {"BinnedRows", 1'000'000, 32, 20, 1'000, kZipf, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kByWeight,
+       Numerics::kBinned, true},
       {"TopKMean", 2'500'000, 1, 40, 25'000, kUniform, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kByWeight},
       {"Hashed40Distinct", uint64_t{1} << 40, 1, 20, 40'000, kUniform, kShuffledUnique, Op::kSum, DType::kFloat32,
        Weighting::kByWeight, Numerics::kCanonical, true},
@@ -105,16 +105,16 @@ std::vector<Shape> Shapes() {
        Numerics::kCanonical, true, ResultLayout::kDense},
       {"RowsToDense", 100'000, 64, 10, 2'000, kZipf, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kByWeight,
        Numerics::kCanonical, true, ResultLayout::kDense},
-      {"FixedPointToDense", 1'000'000, 1, 20, 50'000, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
-       Weighting::kByWeight, Numerics::kFixedPoint, true, ResultLayout::kDense},
+      {"BinnedToDense", 1'000'000, 1, 20, 50'000, kUniform, kSortedUnique, Op::kCoordinateMean, DType::kFloat32,
+       Weighting::kByWeight, Numerics::kBinned, true, ResultLayout::kDense},
       {"DenseToDense", 100'003, 1, 10, 100'003, kUniform, kSortedUnique, Op::kMean, DType::kFloat32,
        Weighting::kByWeight, Numerics::kCanonical, true, ResultLayout::kAuto, Layout::kDense},
       {"DenseToSparse", 100'003, 1, 10, 100'003, kUniform, kSortedUnique, Op::kSum, DType::kBFloat16,
        Weighting::kUniform, Numerics::kCanonical, false, ResultLayout::kSparse, Layout::kDense},
       {"DenseRows", 1'003, 130, 10, 1'003, kUniform, kSortedUnique, Op::kMean, DType::kFloat32, Weighting::kByWeight,
        Numerics::kCanonical, false, ResultLayout::kDense, Layout::kDense},
-      {"FixedPointDense", 100'003, 1, 10, 100'003, kUniform, kSortedUnique, Op::kSum, DType::kFloat32,
-       Weighting::kUniform, Numerics::kFixedPoint, false, ResultLayout::kDense, Layout::kDense},
+      {"BinnedDense", 100'003, 1, 10, 100'003, kUniform, kSortedUnique, Op::kSum, DType::kFloat32, Weighting::kUniform,
+       Numerics::kBinned, false, ResultLayout::kDense, Layout::kDense},
   };
 }
 
@@ -159,9 +159,6 @@ TEST_P(LargeDifferential, EveryEngine_EqualsTheReference) {
   a.fill = shape.fill;
   a.return_counts = shape.counts;
   a.return_weights = shape.counts && shape.weighting == Weighting::kByWeight;
-  a.value_bound = 0x1p20;
-  a.weight_bound = 8.0;
-  a.max_submissions = shape.num_clients;
 
   std::vector<RawSubmission> submissions;
   for (size_t i = 0; i < shape.num_clients; ++i) {

@@ -59,10 +59,8 @@ std::vector<Limited> Cases() {
   constexpr uint64_t kWide = uint64_t{1} << 40;
   TensorSpec counted = SpecOf(kSparse);
   counted.aggregation.return_counts = true;
-  TensorSpec fixed = SpecOf(20000, Op::kMean);
-  fixed.aggregation.numerics = Numerics::kFixedPoint;
-  fixed.aggregation.value_bound = 1e19;
-  fixed.aggregation.max_submissions = 1000;
+  TensorSpec binned = SpecOf(20000, Op::kMean);
+  binned.aggregation.numerics = Numerics::kBinned;
   TensorSpec automatic = SpecOf(5000);
   automatic.aggregation.result_layout = ResultLayout::kAuto;
   return {{"Table", SpecOf(20000)},
@@ -76,7 +74,7 @@ std::vector<Limited> Cases() {
           {"WeightedSort", Weighted(SpecOf(kSparse, Op::kCoordinateMean))},
           {"WeightedIntegers", Weighted(SpecOf(kSparse, Op::kMean, DType::kInt64))},
           {"WeightedExtremes", Weighted(SpecOf(20000, Op::kMax))},
-          {"FixedPoint", fixed},
+          {"Binned", binned},
           {"Keys", SpecOf(kSparse, Op::kUnion)},
           {"DenseResult", automatic}};
 }

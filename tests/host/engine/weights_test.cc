@@ -158,15 +158,13 @@ TEST_P(WeightsContract, LargeUpdatesWithARepeat_HaveTheBitsOfClientsThatSentThes
 
 TEST(Weights, TensorsThatTakeNoFactors_AreNamed) {
   const auto engine = CreateCpuEngine({1});
-  TensorSpec fixed = MakeSpec(DType::kFloat32, Op::kSum, 10);
-  fixed.aggregation.numerics = Numerics::kFixedPoint;
-  fixed.aggregation.value_bound = 1.0;
-  fixed.aggregation.max_submissions = 10;
+  TensorSpec binned = MakeSpec(DType::kFloat32, Op::kSum, 10);
+  binned.aggregation.numerics = Numerics::kBinned;
   using Expected = std::pair<TensorSpec, const char*>;
   for (const auto& [spec, why] : {Expected(MakeSpec(DType::kInt64, Op::kSum, 10), "integers"),
                                   Expected(MakeSpec(DType::kFloat32, Op::kMax, 10), "the op max ignores weights"),
                                   Expected(MakeSpec(DType::kFloat32, Op::kUnion, 10), "the op union ignores weights"),
-                                  Expected(fixed, "fixed_point")}) {
+                                  Expected(binned, "binned sums are merged on arrival")}) {
     const absl::Status status = CreateAggregation(*engine, {spec})->CheckTakesFactors();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(status.message()), HasSubstr("tensor 'tensor-name'"));

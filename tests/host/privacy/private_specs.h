@@ -24,7 +24,6 @@ inline TensorSpec PrivateTensor(const std::string& name = "t", uint32_t row_widt
   spec.dtype = DType::kFloat64;
   spec.num_rows = num_rows;
   spec.row_width = row_width;
-  spec.aggregation.numerics = Numerics::kFixedPoint;
   spec.aggregation.max_submissions = 1000;
   return spec;
 }

@@ -149,12 +149,10 @@ TEST(Terms, RandomNeighbours_DifferByTheSensitivityAtMost) {
     const int log_weight = static_cast<int>(rng.Between(-9, 9));
     const int log_z = static_cast<int>(rng.Between(-10, 8));
     std::vector<TensorSpec> tensors = {PrivateTensor("a", 3), PrivateTensor("b", 1)};
-    for (TensorSpec& spec : tensors) {
-      spec.aggregation.weighting = Weighting::kByWeight;
-      spec.aggregation.weight_bound = std::ldexp(1.0, log_weight);
-    }
-    const std::vector<TensorSpec> specs =
-        Resolved(tensors, PublicKeys(std::ldexp(1.0, log_z)), std::ldexp(1.0, log_l2));
+    for (TensorSpec& spec : tensors) spec.aggregation.weighting = Weighting::kByWeight;
+    PrivacySpec privacy = PublicKeys(std::ldexp(1.0, log_z));
+    privacy.weight_bound = std::ldexp(1.0, log_weight);
+    const std::vector<TensorSpec> specs = Resolved(tensors, privacy, std::ldexp(1.0, log_l2));
     const Lattice lattice = LatticeOf(specs[0]);
     const int log_bound = log_l2 + log_weight + lattice.shift;
     ASSERT_TRUE(lattice.norm_bound == Uint128{1} << (2 * log_bound)) << "seed " << seed;
@@ -198,8 +196,9 @@ TEST(Terms, RandomBounds_SensitivityHoldsInLongIntegers) {
     const double weight_bound = std::ldexp(1.0 + rng.Unit(), static_cast<int>(rng.Between(-9, 9)));
     TensorSpec tensor = PrivateTensor("a", 2);
     tensor.aggregation.weighting = Weighting::kByWeight;
-    tensor.aggregation.weight_bound = weight_bound;
-    const std::vector<TensorSpec> specs = Resolved({tensor}, PublicKeys(std::ldexp(1.0, rng.Coin() ? -10 : 0)), l2);
+    PrivacySpec privacy = PublicKeys(std::ldexp(1.0, rng.Coin() ? -10 : 0));
+    privacy.weight_bound = weight_bound;
+    const std::vector<TensorSpec> specs = Resolved({tensor}, privacy, l2);
     const Lattice lattice = LatticeOf(specs[0]);
     std::vector<uint32_t> keys;
     std::vector<double> values;

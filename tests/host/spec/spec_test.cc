@@ -28,25 +28,16 @@ TensorSpec Plain() {
   return spec;
 }
 
-TensorSpec FixedPoint() {
-  TensorSpec spec = Plain();
-  spec.aggregation.numerics = Numerics::kFixedPoint;
-  spec.aggregation.value_bound = 1.0;
-  spec.aggregation.max_submissions = 10;
-  return spec;
-}
-
 struct SpecCase {
   std::string name;
   std::function<void(TensorSpec&)> change;
   std::vector<std::string> words;  // of the message, besides the tensor's name; none: the spec is good
-  bool fixed_point = false;        // starts from FixedPoint() instead of Plain()
 };
 
 void Check(const std::vector<SpecCase>& cases) {
   for (const SpecCase& c : cases) {
     SCOPED_TRACE(c.name);
-    TensorSpec spec = c.fixed_point ? FixedPoint() : Plain();
+    TensorSpec spec = Plain();
     ASSERT_TRUE(Validate(spec).ok()) << "before the change";
     c.change(spec);
     const absl::Status status = Validate(spec);
@@ -173,73 +164,16 @@ TEST(Spec, Fill_OfIntegerResults_IsAnIntegerInRange) {
          {"int to float", float_result(0.5), {}}});
 }
 
-TEST(Spec, FixedPoint_Floats_NeedBounds) {
-  const auto by_weight = [](double bound) {
-    return [bound](TensorSpec& s) {
-      s.aggregation.weighting = Weighting::kByWeight;
-      s.aggregation.weight_bound = bound;
-    };
-  };
-  const auto value_bound = [](double bound) { return [bound](TensorSpec& s) { s.aggregation.value_bound = bound; }; };
-  Check({{"no value_bound", value_bound(0.0), {"value_bound"}, true},
-         {"negative value_bound", value_bound(-1.0), {"value_bound", "-1"}, true},
-         {"nan value_bound", value_bound(std::nan("")), {"value_bound"}, true},
-         {"inf value_bound", value_bound(HUGE_VAL), {"value_bound"}, true},
-         {"smallest value_bound", value_bound(0x1p-900), {}, true},
-         {"below", value_bound(0x1.fp-901), {"value_bound"}, true},
-         {"largest value_bound", value_bound(0x1p900), {}, true},
-         {"above", value_bound(0x1.1p900), {"value_bound"}, true},
-         {"no max_submissions", [](TensorSpec& s) { s.aggregation.max_submissions = 0; }, {"max_submissions"}, true},
-         {"no weight_bound", by_weight(0.0), {"weight_bound"}, true},
-         {"negative weight_bound", by_weight(-2.0), {"weight_bound", "-2"}, true},
-         {"nan weight_bound", by_weight(std::nan("")), {"weight_bound"}, true},
-         {"weight_bound", by_weight(100.0), {}, true},
-         {"largest weight_bound", by_weight(0x1p900), {}, true},
-         {"too large weight_bound", by_weight(0x1p901), {"weight_bound"}, true},
-         {"propagate",
-          [](TensorSpec& s) { s.aggregation.on_nonfinite = NonfinitePolicy::kPropagate; },
-          {"propagate"},
-          true}});
-}
-
-TEST(Spec, FixedPoint_OtherOpsAndIntegers_NeedNoBounds) {
+TEST(Spec, Binned_IsForSumsOfFloats) {
   for (const Op op : kAllOps) {
-    for (const DType dtype : {DType::kFloat32, DType::kInt32, DType::kInt64, DType::kUInt32}) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kUInt32}) {
       TensorSpec spec = Plain();
-      spec.aggregation.numerics = Numerics::kFixedPoint;
+      spec.aggregation.numerics = Numerics::kBinned;
       spec.aggregation.op = op;
       spec.dtype = dtype;
       spec.modular = IsModular(dtype);
-      const bool is_sum = op == Op::kSum || op == Op::kMean || op == Op::kCoordinateMean;
-      if (spec.modular && op != Op::kSum && op != Op::kUnion) continue;
-      EXPECT_EQ(Validate(spec).ok(), !(dtype == DType::kFloat32 && is_sum)) << Name(op) << " " << Name(dtype);
-      EXPECT_EQ(UsesFixedPoint(spec), dtype == DType::kFloat32 && is_sum);
-      if (dtype == DType::kFloat32 && !is_sum) {
-        spec.aggregation.on_nonfinite = NonfinitePolicy::kPropagate;
-        EXPECT_TRUE(Validate(spec).ok()) << "nothing is fixed-point here";
-      }
-    }
-  }
-}
-
-TEST(Spec, FixedPoint_WeightsThatAreSummed_NeedABound) {
-  // Means of integers, and return_weights with any op.
-  for (const Op op : kAllOps) {
-    for (const bool return_weights : {false, true}) {
-      TensorSpec spec = Plain();
-      spec.dtype = DType::kInt32;
-      AggregationSpec& a = spec.aggregation;
-      a.op = op;
-      a.numerics = Numerics::kFixedPoint;
-      a.weighting = Weighting::kByWeight;
-      a.return_weights = return_weights;
-      a.max_submissions = 10;
-      const bool is_needed = return_weights || op == Op::kMean || op == Op::kCoordinateMean;
-      EXPECT_EQ(Validate(spec).ok(), !is_needed) << Name(op);
-      a.weight_bound = 1000.0;
-      EXPECT_TRUE(Validate(spec).ok()) << Name(op);
-      a.max_submissions = 0;
-      EXPECT_EQ(Validate(spec).ok(), !is_needed) << Name(op);
+      EXPECT_EQ(Validate(spec).ok(), IsFloat(dtype) && IsSum(op)) << Name(op) << " " << Name(dtype);
+      EXPECT_TRUE(!Validate(spec).ok() || !OrderMatters(spec));
     }
   }
 }

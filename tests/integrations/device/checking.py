@@ -36,7 +36,7 @@ class Checks:
 def columns(tensor: sa.TensorResult) -> list[Any]:
     arrays = (tensor.keys, tensor.values, tensor.counts, tensor.weights)
     data = [None if a is None else (a.dtype.str, a.shape, np.ascontiguousarray(a).tobytes()) for a in arrays]
-    return [tensor.layout, tensor.dtype, tensor.fixed_point_shift, data]
+    return [tensor.layout, tensor.dtype, data]
 
 
 def outcome(updates: Any, spec: sa.RoundSpec, device: str | None) -> Any:

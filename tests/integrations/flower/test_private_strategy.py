@@ -97,7 +97,7 @@ def test_documented_budget_pays_for_the_documented_rounds(page: str) -> None:
     dp = eval(re.search(r"sa\.PrivacySpec\(.*\)", block)[0])  # type: ignore[index]
     ledger = eval(re.search(r"sa\.PrivacyLedger\(.*?\)", block)[0].replace(', path="ledger.json"', ""))  # type: ignore[index]
     tensor = sa.TensorSpec("embedding", "float32", shape=(2000, 8))
-    options = {"op": "mean", "mean_divisor": "fixed", "numerics": "fixed_point"}
+    options = {"op": "mean", "mean_divisor": "fixed"}
     spec = sa.RoundSpec([tensor], privacy=dp, **options, **OPTIONS)  # type: ignore[arg-type]
     for _ in range(rounds):
         ledger.spend(spec)

@@ -22,7 +22,6 @@ def spec_of(noise_multiplier: float) -> sa.RoundSpec:
     return sa.RoundSpec(
         [sa.TensorSpec("t", "float64", num_rows=ROWS)],
         op="sum",
-        numerics="fixed_point",
         max_submissions=10,
         clip=sa.ClipSpec(l2=1.0, max_keys=ROWS),
         privacy=sa.PrivacySpec(noise_multiplier=noise_multiplier, keys="public"),

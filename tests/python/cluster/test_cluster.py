@@ -134,13 +134,13 @@ def test_numbers_of_submissions_are_those_of_the_cluster(cluster):
         assert len(opened.finish()["v"])
     with submitted(cluster, few, updates_of(CLIENTS[1:])) as opened:
         assert "closed with 19 submissions, below min_submissions 20" in failure_of(opened)
-    fixed = one(num_rows=1000, numerics="fixed_point", value_bound=100.0, max_submissions=19)
-    with submitted(cluster, fixed, updates_of(CLIENTS[1:])) as opened:
-        assert digest(opened.finish()) == digest(sa.aggregate(updates_of(CLIENTS[1:]), fixed))
-        assert cluster.resume(opened.name).spec == fixed
+    binned = one(num_rows=1000, numerics="binned", max_submissions=19)
+    with submitted(cluster, binned, updates_of(CLIENTS[1:])) as opened:
+        assert digest(opened.finish()) == digest(sa.aggregate(updates_of(CLIENTS[1:]), binned))
+        assert cluster.resume(opened.name).spec == binned
 
 
-@pytest.mark.parametrize("options", [{"op": "mean"}, {"numerics": "fixed_point", "value_bound": 100.0}])
+@pytest.mark.parametrize("options", [{"op": "mean"}, {"numerics": "binned"}])
 def test_submissions_beyond_the_most_are_withdrawn(cluster, options):
     """Each server takes some before it can know what the others have. Every coordinator withdraws the same ones."""
     spec = one(num_rows=1000, max_submissions=15, **options)

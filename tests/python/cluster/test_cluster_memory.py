@@ -97,10 +97,7 @@ def test_partials_are_cut_into_ranges_that_fit(addresses):
 
 
 def test_a_server_with_all_submissions_stays_open(addresses):
-    """The scale of fixed point is that of one server, also where max_submissions is a power of two."""
-    spec = sa.RoundSpec(
-        [sa.TensorSpec("v", "float32", num_rows=50)], numerics="fixed_point", value_bound=4.0, max_submissions=4
-    )
+    spec = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=50)], numerics="binned", max_submissions=4)
     updates = {f"c{i}": ([i], [0.1 + i]) for i in range(4)}
     with Cluster(addresses[:1]) as cluster, cluster.create_round(spec) as opened:
         for client_id, update in updates.items():

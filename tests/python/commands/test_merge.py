@@ -66,8 +66,8 @@ def test_merge_takes_options(merge):
     assert merged["emb.values"][0] == [0, 0]
     assert merge("a.npz", "b.npz", "--min-contributors", "2")["emb.keys"] == [1]
     assert merge("a.npz", "b.npz", "--op", "max", "--threads", "1")["emb.values"][0] == [5, 6]
-    fixed = merge("a.npz", "b.npz", "--numerics", "fixed_point", "--value-bound", "16", "--result-dtype", "float64")
-    assert fixed["emb.values"] == [[8, 10], [1, 2], [7, 8]]
+    binned = merge("a.npz", "b.npz", "--numerics", "binned", "--result-dtype", "float64")
+    assert binned["emb.values"] == [[8, 10], [1, 2], [7, 8]]
 
 
 def test_merge_unsigned_sums_say_modular(merge):

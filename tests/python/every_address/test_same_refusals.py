@@ -99,7 +99,6 @@ def test_bad_spec_is_refused_by_its_constructor_and_by_the_engine(name):
 
 
 WEIGHTED = one(weighting="by_weight")
-BOUNDED = one(numerics="fixed_point", value_bound=1.0, max_submissions=2)
 DENSE = one(layout="dense")
 LIMIT = "the submission has {}, (beyond|more than) {}"
 BAD_UPDATES = {
@@ -110,7 +109,6 @@ BAD_UPDATES = {
     "no weight": (WEIGHTED, UPDATE, None, INVALID, "the weight is missing"),
     "no number": (WEIGHTED, UPDATE, np.nan, INVALID, "weight nan is not finite"),
     "weight": (WEIGHTED, UPDATE, -1.0, INVALID, "weight -1 is negative"),
-    "bound": (BOUNDED, ([1], [2.0]), None, INVALID, "key 1: term 2 is beyond value_bound 1"),
     "dense": (DENSE, {}, None, INVALID, "layout dense needs all 10 rows, not 0"),
     "overflow": (one("int64"), ([1, 1], [2**62] * 2), None, RANGE, "key 1: the sum of this submission's own"),
     "tuples": (

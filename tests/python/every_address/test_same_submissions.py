@@ -53,7 +53,7 @@ def test_withdrawn_submission_has_never_been(any_client):
 
 def test_round_closed_with_only_some_clients_has_their_bits(any_client, client):
     print(f"seed {SEED}")
-    for name in ("float32 canonical", "float64 mean by weight", "float32 fixed point", "int32 sum"):
+    for name in ("float32 canonical", "float64 mean by weight", "binned sparse", "int32 sum"):
         spec, updates = SPECS[name], updates_of(SPECS[name])
         chosen = sorted(updates)[::2]
         expected = digest(client.aggregate({each: updates[each] for each in chosen}, spec))
@@ -116,7 +116,7 @@ def test_withdrawal_after_the_close_is_too_late(any_client):
 
 
 def test_submissions_that_were_merged_on_arrival_stay(any_client):
-    spec = one("float32", 1 << 24, numerics="fixed_point", value_bound=4.0, max_submissions=10)
+    spec = one("float32", 1 << 24, numerics="binned", max_submissions=10)
     opened = any_client.create_round(spec)
     for client_id in "ab":
         opened.submit(client_id, (np.arange(1 << 22, dtype=np.uint32), np.ones(1 << 22, np.float32)))

@@ -139,7 +139,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("result", ["sparse", "dense"])
-@pytest.mark.parametrize("numerics", [{}, {"numerics": "fixed_point", "value_bound": 8.0, "max_submissions": 40}])
+@pytest.mark.parametrize("numerics", [{}, {"numerics": "binned"}])
 @pytest.mark.parametrize("dtype", [np.uint32, np.int64])
 def test_keys_count_as_they_were_when_they_were_added(change, result, numerics, dtype):
     rng = np.random.default_rng(4)

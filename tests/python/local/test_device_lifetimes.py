@@ -171,7 +171,7 @@ def test_partials_and_device_arrays_add_up_on_the_device(name: str, library: Lib
 
 
 def test_a_result_on_the_device_of_partials_and_device_arrays(library: Library) -> None:
-    spec = SPECS["mean"]
+    spec = SPECS["integers"]
     updates = updates_of(spec, 20, 11)
     leaf, root = (sa.Aggregator(spec, device="cuda") for _ in range(2))
     for at, (client, (update, weight)) in enumerate(updates.items()):

@@ -67,7 +67,7 @@ def test_results_on_the_device_have_the_bits_of_the_cpu(seed: int) -> None:
     assert list(on_device) == list(on_host)
     for name, expected in on_host.items():
         actual = on_device[name]
-        for field in ("layout", "dtype", "num_rows", "row_width", "fixed_point_shift", "fill", "shape"):
+        for field in ("layout", "dtype", "num_rows", "row_width", "fill", "shape"):
             assert getattr(actual, field) == getattr(expected, field), field
         assert len(actual) == len(expected)
         keys = expected.keys if expected.layout == "sparse" else None

@@ -148,7 +148,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"op": "max", "dtype": "int32"},
     {"dtype": "int64"},
     {"op": "union"},
-    {"numerics": "fixed_point", "value_bound": 8.0, "max_submissions": 9},
+    {"numerics": "binned"},
 ]
 
 

@@ -153,9 +153,9 @@ def test_arrays_are_held_as_long_as_they_are_needed(how):
     assert alive() is None
 
 
-def test_fixed_point_lets_go_of_arrays_as_it_merges_them():
+def test_binned_sums_let_go_of_arrays_as_it_merges_them():
     rng = np.random.default_rng(2)
-    spec = one(num_rows=2_000_000, numerics="fixed_point", value_bound=1.0, max_submissions=12)
+    spec = one(num_rows=2_000_000, numerics="binned")
     aggregator = sa.Aggregator(spec)
     first = sorted_update(rng)
     alive = weakref.ref(first[1])

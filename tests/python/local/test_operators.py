@@ -82,10 +82,6 @@ def test_dense_tensors_equal_numpy(dtype, num_clients):
 
 
 REFUSED = {
-    "fixed_point": (
-        {"op": "median", "numerics": "fixed_point", "max_submissions": 9},
-        "tensor 'v': fixed_point merges submissions as they arrive, but median needs all values of a key at once",
-    ),
     "no trim": ({"op": "trimmed_mean"}, "tensor 'v': trimmed_mean needs a trim_fraction, in [0, 0.5)"),
     "half": ({"op": "trimmed_mean", "trim_fraction": 0.5}, "trim_fraction 0.5 is not in [0, 0.5)"),
     "negative": ({"op": "trimmed_mean", "trim_fraction": -0.1}, "trim_fraction -0.1 is not in [0, 0.5)"),

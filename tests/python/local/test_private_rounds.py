@@ -17,9 +17,8 @@ def test_little_noise_gives_the_sums_of_popular_keys():
     assert result["v"].keys.tolist() == [3, 70]
     np.testing.assert_allclose(result["v"].values, 60 * 0.125, atol=0.01)
     np.testing.assert_allclose(result["bias"].dense().ravel(), 15, atol=0.01)
-    shift = result["v"].fixed_point_shift
-    assert shift is not None
-    units = np.ldexp(np.concatenate([result["v"].values.ravel(), result["bias"].dense().ravel()]), shift)
+    # On the lattice of 2^-s, s = min(62 − 10 − 0, 24 + 10).
+    units = np.ldexp(np.concatenate([result["v"].values.ravel(), result["bias"].dense().ravel()]), 34)
     assert np.array_equal(units, np.rint(units))
 
 
@@ -29,12 +28,10 @@ def test_noise_has_the_deviation_that_is_asked_for():
         op="mean",
         mean_divisor="fixed",
         fixed_divisor=10,
-        numerics="fixed_point",
         max_submissions=10,
         weighting="by_weight",
-        weight_bound=4,
         clip=sa.ClipSpec(l2=0.5),
-        privacy=sa.PrivacySpec(noise_multiplier=1.5, keys="public"),
+        privacy=sa.PrivacySpec(noise_multiplier=1.5, keys="public", weight_bound=4),
     )
     result = sa.aggregate([({"v": ([7], [[100.0]])}, 4.0)], spec, noise_key=KEY)["v"]
     assert result.keys.size == 20_000
@@ -177,6 +174,7 @@ def test_noise_key_is_needed_and_has_32_bytes():
 
 
 def test_weights_beyond_their_bound_are_refused():
-    spec = private_spec(weighting="by_weight", weight_bound=2.0)
-    with pytest.raises(sa.InvalidArgumentError, match="beyond weight_bound 2"):
+    privacy = sa.PrivacySpec(noise_multiplier=1.0, keys="public", weight_bound=2.0)
+    spec = private_spec(privacy, weighting="by_weight")
+    with pytest.raises(sa.InvalidArgumentError, match=r"beyond privacy\.weight_bound 2"):
         sa.aggregate([(crowd(1)["c0"], 3.0)], spec, noise_key=KEY)

@@ -109,7 +109,7 @@ def made_page(rng: np.random.Generator, num_keys: int) -> pb.ResultPage:
         page.slice.num_keys = num_keys
         page.slice.keys, page.slice.values = some(rng.bytes(4 * num_keys)), some(rng.bytes(8 * num_keys))
     if rng.random() < 0.5:
-        page.summary.CopyFrom(pb.TensorSummary(name="täg", num_keys=num_keys, fixed_point_shift=-3, has_counts=True))
+        page.summary.CopyFrom(pb.TensorSummary(name="täg", num_keys=num_keys, has_counts=True))
     return page
 
 

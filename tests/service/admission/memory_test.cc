@@ -204,13 +204,13 @@ TEST(MemoryBudgetTest, Reservation_OneBeyondTheLimit_IsRefusedWithFiguresAndWays
   Reservation second(&budget);
   const absl::Status status = second.Grow(41, "an upload");
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  for (const char* part : {"an upload", "41", "60", "100", "FIXED_POINT", "--memory-limit"}) {
+  for (const char* part : {"an upload", "41", "60", "100", "BINNED", "--memory-limit"}) {
     EXPECT_THAT(status.message(), HasSubstr(part));
   }
   EXPECT_EQ(budget.reserved(), 60);
 }
 
-TEST(MemoryBudgetTest, Reservation_AnotherWayAround_IsNamedInPlaceOfFixedPoint) {
+TEST(MemoryBudgetTest, Reservation_AnotherWayAround_IsNamedInPlaceOfBinned) {
   MemoryBudget budget(100);
   Reservation reservation(&budget);
   const absl::Status status = reservation.Grow(UINT64_MAX, "a test", "less is more");

@@ -223,17 +223,15 @@ RoundConfig Decode(const v1::RoundSpec& spec) {
   return *std::move(config);
 }
 
-// The round's bound is that of the tensors which have one.
-TEST(SpecCodecTest, Decode_BoundForOneTensorOfTwo_IsTaken) {
+// Numerics of a round are those of the tensors that have some.
+TEST(SpecCodecTest, Decode_NumericsForOneTensorOfTwo_AreTaken) {
   v1::RoundSpec spec = SumSpec();
-  spec.set_max_submissions(10);
-  spec.mutable_aggregation()->set_value_bound(2);
-  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
+  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_BINNED);
   *spec.add_tensors() = spec.tensors(0);
   spec.mutable_tensors(1)->set_name("w");
-  spec.mutable_tensors(1)->mutable_aggregation()->set_numerics(v1::NUMERICS_CANONICAL);
+  spec.mutable_tensors(1)->mutable_aggregation()->set_op(v1::OP_MAX);
   const RoundConfig config = Decode(spec);
-  EXPECT_EQ(config.tensors[0].aggregation.value_bound, 2);
+  EXPECT_EQ(config.tensors[0].aggregation.numerics, Numerics::kBinned);
   EXPECT_EQ(config.tensors[1].aggregation.numerics, Numerics::kCanonical);
 }
 
@@ -284,23 +282,20 @@ INSTANTIATE_TEST_SUITE_P(
                 Code::kInvalidArgument, "deadline"},
         BadSpec{"LongTtl", [](auto& s) { s.mutable_result_ttl()->set_seconds(3601); }, Code::kResourceExhausted,
                 "max_result_ttl 1h"},
-        BadSpec{"UnusedBound", [](auto& s) { s.mutable_aggregation()->set_value_bound(1); }, Code::kInvalidArgument,
-                "value_bound is for fixed_point"},
-        BadSpec{"UnusedWeightBound", [](auto& s) { s.mutable_aggregation()->set_weight_bound(1); },
-                Code::kInvalidArgument, "weight_bound is for fixed_point"},
-        BadSpec{"UnusedClip", [](auto& s) { s.mutable_aggregation()->set_on_bound(v1::BOUND_POLICY_CLIP); },
-                Code::kInvalidArgument, "on_bound clip is for fixed_point"},
-        BadSpec{"UnusedBoundOfATensor",
+        BadSpec{"FixedPoint", [](auto& s) { s.mutable_aggregation()->set_numerics(static_cast<v1::Numerics>(2)); },
+                Code::kInvalidArgument, "numerics 2 is unknown here; known are"},
+        BadSpec{"UnusedTrim", [](auto& s) { s.mutable_aggregation()->set_trim_fraction(0.1); }, Code::kInvalidArgument,
+                "trim_fraction is for the op trimmed_mean"},
+        BadSpec{"UnusedTrimOfATensor",
                 [](auto& s) {
                   *s.add_tensors() = s.tensors(0);
                   s.mutable_tensors(1)->set_name("w");
-                  s.mutable_tensors(0)->mutable_aggregation()->set_value_bound(1);
-                  v1::AggregationSpec* fixed = s.mutable_tensors(1)->mutable_aggregation();
-                  fixed->set_numerics(v1::NUMERICS_FIXED_POINT);
-                  fixed->set_value_bound(1);
-                  s.set_max_submissions(10);
+                  s.mutable_tensors(0)->mutable_aggregation()->set_trim_fraction(0.1);
+                  v1::AggregationSpec* trimmed = s.mutable_tensors(1)->mutable_aggregation();
+                  trimmed->set_op(v1::OP_TRIMMED_MEAN);
+                  trimmed->set_trim_fraction(0.1);
                 },
-                Code::kInvalidArgument, "tensor 'v': value_bound is for fixed_point"},
+                Code::kInvalidArgument, "tensor 'v': trim_fraction is for the op trimmed_mean"},
         BadSpec{"ModularFloat", [](auto& s) { s.mutable_tensors(0)->set_modular(true); }, Code::kInvalidArgument,
                 "tensor 'v'"}),
     [](const auto& test) { return test.param.name; });

@@ -230,7 +230,7 @@ TEST(Json, EveryWayToWriteAValue_IsTaken) {
   const auto round = Parsed<v1::CreateRoundRequest>(JsonToMessage(v1::CreateRoundRequest::descriptor(), R"( {
     "round_id" : "\u0061\/\"\\\b\f\n\r\t\u00e4\ud83d\ude00" , "spec":{ "tensors" : [ { "dtype": 1, "num_rows": "10", "row_width": 2.0 },
       {"dtype":"DTYPE_FLOAT16","numRows":9007199254740993,"modular":false} , { } ], "minSubmissions": 1e2,
-      "deadline": "1.5s", "aggregation": {"fill": -1.5E-3, "denseThreshold": "0.5", "valueBound": 0} } })"));
+      "deadline": "1.5s", "aggregation": {"fill": -1.5E-3, "denseThreshold": "0.5", "fixedDivisor": 0} } })"));
   EXPECT_EQ(round.round_id(), "a/\"\\\b\f\n\r\tä😀");
   EXPECT_EQ(round.spec().tensors(0).dtype(), v1::DTYPE_FLOAT32);
   EXPECT_EQ(round.spec().tensors(0).row_width(), 2u);

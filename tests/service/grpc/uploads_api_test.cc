@@ -276,9 +276,7 @@ TEST_F(SubmitStreamTest, LargeSubmissions_AreThePools) {
 
 TEST_F(SubmitStreamTest, CommitsThatMayMerge_AreThePools) {
   v1::RoundSpec spec = SumSpec(1'000'000);
-  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
-  spec.mutable_aggregation()->set_value_bound(1.0);
-  spec.set_max_submissions(10);
+  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_BINNED);
   EXPECT_TRUE(IsPreparedOnPool(Create(spec), 1, 10));
 }
 

@@ -82,23 +82,6 @@ TEST_F(RoundLifeTest, Add_Fails_TheRoundFailsRatherThanGiveAWrongSum) {
   EXPECT_THAT(snapshot.reason, HasSubstr("broken"));
 }
 
-TEST_F(RoundLifeTest, Add_RefusedBeforeAnythingIsIn_RefusesTheSubmissionOnly) {
-  v1::RoundSpec spec = SumSpec();
-  spec.set_max_submissions(10);
-  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
-  spec.mutable_aggregation()->set_value_bound(1.0);
-  auto config = DecodeRoundSpec(spec, limits_);
-  ASSERT_THAT(config, IsOk());
-  config->id = "r";
-  config->tensors[0].aggregation.max_submissions = 1;  // fewer than the round's, which no spec can say
-  const auto round = *registry().Create(*std::move(config));
-  ASSERT_THAT(Submit(*round, "a", {1}, {1}), IsOk());
-  EXPECT_THAT(Submit(*round, "b", {1}, {1}), Fails(Code::kResourceExhausted, HasSubstr("max_submissions 1")));
-  EXPECT_EQ(round->Snapshot().num_refused, 1);
-  EXPECT_THAT(round->Close(), IsOk());
-  EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(1, 1)));
-}
-
 TEST_F(RoundLifeTest, Prepare_ThrowsBadAlloc_RefusesTheSubmissionOnly) {
   int prepares = 0;
   hooks_.prepare = [&]() -> absl::Status {

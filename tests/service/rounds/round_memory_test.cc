@@ -45,7 +45,7 @@ TEST_F(RoundMemoryTest, Submit_DoesNotFit_IsRefusedThereAndTheRoundLives) {
     ASSERT_LT(accepted, 100);
   }
   EXPECT_THAT(receipt, Fails(Code::kResourceExhausted,
-                             AllOf(HasSubstr("1000000 bytes"), HasSubstr("FIXED_POINT"), HasSubstr("--memory-limit"))));
+                             AllOf(HasSubstr("1000000 bytes"), HasSubstr("BINNED"), HasSubstr("--memory-limit"))));
   // Each takes 80,000 bytes, and as much of the result.
   EXPECT_GE(accepted, 5);
   EXPECT_LE(accepted, 6);
@@ -93,11 +93,9 @@ TEST_F(RoundMemoryTest, Cancel_FreesAllButTheRoundItself) {
   EXPECT_EQ(context().budget.reserved(), bytes_of_a_round);
 }
 
-TEST_F(RoundMemoryTest, Submit_FixedPointOnTheSameKeys_HoldsThoseKeysHoweverManyTuplesCome) {
+TEST_F(RoundMemoryTest, Submit_BinnedOnTheSameKeys_HoldsThoseKeysHoweverManyTuplesCome) {
   v1::RoundSpec spec = SumSpec(0);  // hashed keys: num_rows bounds nothing
-  spec.set_max_submissions(1000);
-  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
-  spec.mutable_aggregation()->set_value_bound(1.0);
+  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_BINNED);
   // A fraction of what the engine lets wait before it merges by itself, and of the 60 MB that all tuples take.
   limits_.memory_limit_bytes = 4'000'000;
   const auto round = Open(spec);
@@ -111,17 +109,14 @@ TEST_F(RoundMemoryTest, Submit_FixedPointOnTheSameKeys_HoldsThoseKeysHoweverMany
   EXPECT_EQ(ResultOf(*round)[9'999], 500.0f);
 }
 
-TEST_F(RoundMemoryTest, Submit_FixedPointBeyondTheLimit_IsNotToldOfFixedPoint) {
+TEST_F(RoundMemoryTest, Submit_BinnedBeyondTheLimit_IsNotToldOfBinned) {
   limits_.memory_limit_bytes = 1'000'000;
   v1::RoundSpec spec = SumSpec(1'000'000);
-  spec.set_max_submissions(1000);
-  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
-  spec.mutable_aggregation()->set_value_bound(1.0);
+  spec.mutable_aggregation()->set_numerics(v1::NUMERICS_BINNED);
   const auto round = Open(spec);
   absl::StatusOr<Receipt> receipt = Submit(*round, Large(0));
   for (int c = 1; receipt.ok() && c < 100; ++c) receipt = Submit(*round, Large(c));
-  EXPECT_THAT(receipt,
-              Fails(Code::kResourceExhausted, AllOf(HasSubstr("--memory-limit"), Not(HasSubstr("FIXED_POINT")))));
+  EXPECT_THAT(receipt, Fails(Code::kResourceExhausted, AllOf(HasSubstr("--memory-limit"), Not(HasSubstr("BINNED")))));
 }
 
 TEST_F(RoundMemoryTest, Submit_DenseResult_ReservesNoSparseOneBeside) {

@@ -1,5 +1,6 @@
 // Rounds: what happens to uploads and commits, repeated and in the wrong order.
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -130,15 +131,15 @@ TEST_F(RoundUploadsTest, Submit_RefusedOnlyWhenPrepared_LeavesNothingInAnyTensor
   v1::RoundSpec spec = SumSpec();
   *spec.add_tensors() = spec.tensors(0);
   spec.mutable_tensors(1)->set_name("w");
-  spec.set_max_submissions(10);
-  spec.mutable_tensors(1)->mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
-  spec.mutable_tensors(1)->mutable_aggregation()->set_value_bound(1.0);
+  spec.mutable_tensors(1)->set_dtype(v1::DTYPE_INT64);
   const auto round = Open(spec);
-  v1::UpdateChunk chunk = MakeChunk("", "a", {1}, {1});
+  v1::UpdateChunk chunk = MakeChunk("", "a", {1, 1}, {1, 1});
   *chunk.add_slices() = chunk.slices(0);
-  chunk.mutable_slices(1)->set_tensor("w");
-  chunk.mutable_slices(1)->set_values(Packed<float>({2.0f}));
-  EXPECT_THAT(Submit(*round, chunk), Fails(Code::kInvalidArgument, AllOf(HasSubstr("'w'"), HasSubstr("value_bound"))));
+  v1::TensorSlice& integers = *chunk.mutable_slices(1);
+  integers.set_tensor("w");
+  integers.set_value_encoding(v1::VALUE_ENCODING_INT64);
+  integers.set_values(Packed<int64_t>({std::numeric_limits<int64_t>::max(), 1}));
+  EXPECT_THAT(Submit(*round, chunk), Fails(Code::kOutOfRange, AllOf(HasSubstr("'w'"), HasSubstr("leaves int64"))));
   EXPECT_THAT(Submit(*round, "b", {2}, {1}), IsOk());
   EXPECT_THAT(round->Close(), IsOk());
   EXPECT_THAT(ResultOf(*round), ElementsAre(Pair(2, 1)));

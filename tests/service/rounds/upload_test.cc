@@ -185,7 +185,7 @@ TEST_F(UploadTest, Append_MemoryLimit_IsRefusedBeforeAnythingIsHeld) {
   const auto upload = MakeUpload(SumSpec(1'000'000), /*memory_limit=*/4096);
   const std::vector<uint32_t> keys(1000, 1);
   EXPECT_THAT(Append(*upload, ChunkOf(0, true, keys, std::vector<float>(1000, 1))),
-              Fails(Code::kResourceExhausted, AllOf(HasSubstr("8000"), HasSubstr("4096"), HasSubstr("FIXED_POINT"))));
+              Fails(Code::kResourceExhausted, AllOf(HasSubstr("8000"), HasSubstr("4096"), HasSubstr("BINNED"))));
   EXPECT_LE(budgets_.back()->reserved(), 4096);
 }
 

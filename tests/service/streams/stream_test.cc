@@ -216,10 +216,9 @@ TEST_F(StreamTest, AVersionThatExpires_IsForgotten) {
   EXPECT_FALSE(again->duplicate);
 }
 
-TEST_F(StreamTest, FixedPoint_TakesWeightsOnArrival) {
+TEST_F(StreamTest, Binned_TakesWeightsOnArrival) {
   v1::StreamSpec spec = Spec(2, {1.0, 0.25});
-  spec.mutable_round()->mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
-  spec.mutable_round()->mutable_aggregation()->set_value_bound(16.0);
+  spec.mutable_round()->mutable_aggregation()->set_numerics(v1::NUMERICS_BINNED);
   const auto stream = OpenStream(spec);
   for (const char* client : {"a", "b"}) ASSERT_THAT(Submit(*stream, client, "1", 0, 1), IsOk());
   for (const char* client : {"c", "d"}) ASSERT_THAT(Submit(*stream, client, "1", 0, 1), IsOk());

@@ -42,8 +42,7 @@ class SubmissionsFixture : public RoundFixture {
     limits_.memory_limit_bytes = 1'000'000;
     v1::RoundSpec spec = SumSpec(1'000'000);
     spec.set_max_submissions(1000);
-    spec.mutable_aggregation()->set_numerics(v1::NUMERICS_FIXED_POINT);
-    spec.mutable_aggregation()->set_value_bound(1.0);
+    spec.mutable_aggregation()->set_numerics(v1::NUMERICS_BINNED);
     if (num_servers > 0) {
       spec.set_max_submissions(4);
       spec.set_stay_open(true);

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from sparseagg._internal.spec.options import DTYPES, Aggregation
@@ -16,9 +15,9 @@ from reference.binned import BinnedSum
 from reference.checks import check_spec, check_update
 from reference.clip import clip
 from reference.cut import cut_keys
-from reference.numbers import Number, Row, ceil_log2, check_int64, round_to_dtype
+from reference.numbers import Number, Row, check_int64, round_to_dtype
 from reference.order import is_order, order_keys
-from reference.update import Update, fold, result_dtype, sums_fixed, sums_weights_fixed, terms
+from reference.update import Update, fold, result_dtype, terms
 
 __all__ = ["MergedTensor", "merge"]
 
@@ -36,7 +35,6 @@ class MergedTensor:
         rows: one for each key, of Python numbers that ``dtype`` holds exactly; None for a union.
         counts: contributors of each key.
         weights: sum of their weights.
-        shift: s, where the sum was taken in multiples of 2^-s.
         num_cut: rows that result_top_k and result_min_norm have removed.
         moments: sums of weighted squares of each key and column, where the spec asks for them.
     """
@@ -47,7 +45,6 @@ class MergedTensor:
     rows: list[Row] | None
     counts: list[int]
     weights: list[float]
-    shift: int | None
     num_cut: int = 0
     moments: list[Row] | None = None
 
@@ -90,25 +87,20 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
         how = dataclasses.replace(how, result_layout="sparse")
     if is_order(how):
         return _merge_order(tensor, how, updates)
-    fixed = sums_fixed(tensor, how)
-    shift = 62 - ceil_log2(spec.max_submissions or 1) - ceil_log2(how.value_bound or 1.0) if fixed else 0
     merged: dict[int, _Key] = {}
     moments: dict[int, Row] = {}
-    no_weight: Number = 0 if sums_weights_fixed(how) else 0.0
-    total = no_weight
+    total: Any = 0.0
     for update, bounded in updates:
-        weight = _weight_term(spec, tensor, how, update)
+        weight = _weight_term(tensor, how, update)
         total += weight
         if how.return_moments:
             _add_squares(tensor, how, update, bounded, moments)
         for key, row in terms(tensor, how, update, bounded.get(tensor.name)).items():
-            if fixed:
-                row = [_fixed_term(value, how.value_bound or 0.0, shift) for value in row]
             if how.numerics == "binned":
                 row = [BinnedSum(value, tensor.dtype) for value in row]
             at = merged.get(key)
             if at is None:
-                at = merged[key] = _Key(None, 0, no_weight)
+                at = merged[key] = _Key(None, 0, 0.0)
             at.count += 1
             at.weight += weight
             if how.op == "min":
@@ -118,19 +110,19 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
             elif how.op != "union":
                 at.row = [0 + v for v in row] if at.row is None else [a + v for a, v in zip(at.row, row)]
     for at in merged.values():
-        at.weight = _weight_value(spec, how, at.weight)
-    total_weight = _weight_value(spec, how, total)
+        at.weight = float(at.weight)
+    total_weight = total = float(total)
     if how.mean_divisor == "submissions":
         total_weight = float(len(updates))
     if how.mean_divisor == "fixed":
         total_weight = how.fixed_divisor or 0.0
-    no_total = total_weight if how.op == "mean" else _weight_value(spec, how, total)
+    no_total = total_weight if how.op == "mean" else total
     if merged and no_total == 0.0 and (how.op == "mean" or (how.op == "coordinate_mean" and tensor.layout == "dense")):
         raise FailedPreconditionError(f"tensor {tensor.name!r}: the weights of all submissions add up to 0")
     if how.op == "coordinate_mean":  # a key whose contributors have no weight has no mean
         merged = {key: at for key, at in merged.items() if at.weight != 0.0}
-    rows = {key: _finish(tensor, how, key, merged[key], total_weight, shift) for key in sorted(merged)}
-    return _select(tensor, how, merged, rows, shift if fixed else None, moments if how.return_moments else None)
+    rows = {key: _finish(tensor, how, key, merged[key], total_weight) for key in sorted(merged)}
+    return _select(tensor, how, merged, rows, moments if how.return_moments else None)
 
 
 def _add_squares(
@@ -159,31 +151,14 @@ def _merge_order(tensor: TensorSpec, how: Aggregation, updates: list[tuple[Updat
             rows[key] = [round_to_dtype(value, dtype) for value in at.row]
         except OverflowError:
             raise OutOfRangeError(f"tensor {tensor.name!r}: key {key}: {at.row} does not fit {dtype}") from None
-    return _select(tensor, how, merged, rows, None)
+    return _select(tensor, how, merged, rows)
 
 
-def _fixed_term(value: float, bound: float, shift: int) -> int:
-    clipped = max(-bound, min(bound, value))
-    return round(Fraction(clipped) * Fraction(2) ** shift)  # halves to even
-
-
-def _weight_shift(spec: RoundSpec, how: Aggregation) -> int:
-    return 62 - ceil_log2(spec.max_submissions or 1) - ceil_log2(how.weight_bound or 1.0)
-
-
-def _weight_term(spec: RoundSpec, tensor: TensorSpec, how: Aggregation, update: Update) -> Any:
+def _weight_term(tensor: TensorSpec, how: Aggregation, update: Update) -> Any:
     if how.weighting == "uniform":
         return 1.0
     weight = update.weight_in(tensor) or 0.0
-    if sums_weights_fixed(how):
-        return round(Fraction(weight) * Fraction(2) ** _weight_shift(spec, how))
     return BinnedSum(weight) if how.numerics == "binned" else weight
-
-
-def _weight_value(spec: RoundSpec, how: Aggregation, total: Number) -> float:
-    if sums_weights_fixed(how):
-        return math.ldexp(float(int(total)), -_weight_shift(spec, how))
-    return float(total)
 
 
 def _least(a: Number, b: Number) -> Number:
@@ -192,7 +167,7 @@ def _least(a: Number, b: Number) -> Number:
     return min(a, b)
 
 
-def _finish(tensor: TensorSpec, how: Aggregation, key: int, at: _Key, total: float, shift: int) -> Row | None:
+def _finish(tensor: TensorSpec, how: Aggregation, key: int, at: _Key, total: float) -> Row | None:
     """The row at one key, rounded to the result's dtype."""
     divisor = {"mean": total, "coordinate_mean": at.weight}.get(how.op)
     if at.row is None:
@@ -203,8 +178,6 @@ def _finish(tensor: TensorSpec, how: Aggregation, key: int, at: _Key, total: flo
     for value in at.row:
         if tensor.modular:
             value %= 2 ** (8 * DTYPES[tensor.dtype])
-        if sums_fixed(tensor, how):
-            value = math.ldexp(float(value), -shift)
         if how.numerics == "binned":
             value = float(value)
         if divisor is not None:
@@ -221,7 +194,6 @@ def _select(
     how: Aggregation,
     merged: dict[int, _Key],
     rows: dict[int, Row | None],
-    shift: int | None,
     moments: dict[int, Row] | None = None,
 ) -> MergedTensor:
     """Prunes, applies min_contributors, cuts, and lays out; in this order."""
@@ -253,7 +225,6 @@ def _select(
         rows=values,
         counts=[counts[key] for key in keys],
         weights=[weights[key] for key in keys],
-        shift=shift,
         num_cut=num_before - len(kept),
         moments=None
         if moments is None

@@ -12,7 +12,7 @@ from sparseagg._internal.spec.options import DTYPES
 from sparseagg._internal.spec.round_spec import TensorSpec
 from sparseagg.errors import OutOfRangeError
 
-__all__ = ["Number", "Row", "ceil_log2", "check_int64", "encode_values", "round_to_dtype"]
+__all__ = ["Number", "Row", "check_int64", "encode_values", "round_to_dtype"]
 
 Number = Union[int, float, Fraction]
 Row = list[Any]  # of Number; numpy's tolist makes them
@@ -78,12 +78,6 @@ def encode_values(rows: Sequence[Row], dtype: str) -> bytes:
         "uint64": "Q",
     }[dtype]
     return struct.pack(f"<{len(flat)}{letter}", *[math.nan if v != v else v for v in flat])
-
-
-def ceil_log2(value: Number) -> int:
-    """⌈log₂ value⌉ of a positive number."""
-    mantissa, exponent = math.frexp(value)  # value = mantissa · 2^exponent, ½ ≤ mantissa < 1
-    return exponent - 1 if mantissa == 0.5 else exponent
 
 
 def check_int64(tensor: TensorSpec, key: int, row: Row) -> None:

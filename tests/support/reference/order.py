@@ -47,8 +47,6 @@ def is_order(how: Aggregation) -> bool:
 def order_problems(how: Aggregation) -> list[str]:
     """Names the fields of an order statistic that make no sense."""
     problems = []
-    if how.numerics == "fixed_point":
-        problems.append("numerics")
     if how.op == "trimmed_mean" and (how.trim_fraction is None or not 0.0 <= how.trim_fraction < 0.5):
         problems.append("trim_fraction")
     if how.op == "quantile" and not (how.quantile is not None and 0.0 <= how.quantile <= 1.0):

@@ -16,11 +16,8 @@ __all__ = [
     "columns",
     "fold",
     "is_float",
-    "is_mean",
     "multiplied",
     "result_dtype",
-    "sums_fixed",
-    "sums_weights_fixed",
     "terms",
     "with_factor",
 ]
@@ -44,15 +41,10 @@ class Update:
         return self.weight[tensor.name] if isinstance(self.weight, Mapping) else self.weight
 
 
-def multiplied(spec: RoundSpec, *, in_stream: bool) -> RoundSpec:
+def multiplied(spec: RoundSpec) -> RoundSpec:
     """The spec of a round whose submissions have factors: a close with them, or a version of a stream."""
-    tensors = []
-    for tensor in spec.tensors:
-        how = spec.aggregation_of(tensor)
-        bound = 1.0 if in_stream and how.weighting == "uniform" and how.numerics == "fixed_point" else None
-        own: dict[str, Any] = {"weighting": "by_weight", "weight_bound": bound or tensor.weight_bound}
-        tensors.append(dataclasses.replace(tensor, **own))
-    return dataclasses.replace(spec, tensors=tuple(tensors))
+    tensors = tuple(dataclasses.replace(tensor, weighting="by_weight") for tensor in spec.tensors)
+    return dataclasses.replace(spec, tensors=tensors)
 
 
 def with_factor(spec: RoundSpec, update: Update, factor: float) -> Update:
@@ -71,24 +63,9 @@ def is_float(tensor: TensorSpec) -> bool:
     return tensor.dtype in ("float32", "float16", "bfloat16", "float64")
 
 
-def is_mean(how: Aggregation) -> bool:
-    """Whether sums are divided by weights."""
-    return how.op in ("mean", "coordinate_mean")
-
-
 def result_dtype(tensor: TensorSpec, how: Aggregation) -> str:
     """Type of the result's values."""
     return how.result_dtype or ("int64" if tensor.dtype == "int32" else tensor.dtype)
-
-
-def sums_fixed(tensor: TensorSpec, how: Aggregation) -> bool:
-    """Whether values are summed in fixed point."""
-    return how.numerics == "fixed_point" and is_float(tensor) and how.op in ("sum", "mean", "coordinate_mean")
-
-
-def sums_weights_fixed(how: Aggregation) -> bool:
-    """Whether weights are."""
-    return how.numerics == "fixed_point" and how.weighting == "by_weight" and (is_mean(how) or how.return_weights)
 
 
 def columns(tensor: TensorSpec, update: Update) -> tuple[list[int], list[Row] | None]:

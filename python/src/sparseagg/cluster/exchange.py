@@ -180,7 +180,7 @@ async def export_partial(
     """Returns what the submissions of the sealed round add up to: a partial, for ``add_partial`` elsewhere.
 
     The round stays as it is. There are partials of the tensors whose result does not depend on the order of
-    submissions: with numerics "binned" or "fixed_point", of integers, and with the ops "min", "max" and "union". A
+    submissions: with numerics "binned", of integers, and with the ops "min", "max" and "union". A
     partial is about as large as the result (of binned sums 17 to 25 bytes a value); all of it is held in memory:
     ask for ranges of keys, where that is too much.
 

@@ -207,7 +207,6 @@ def _page_of(result: TensorResult, columns: dict[str, Array], rows: slice) -> pb
             row_width=result.row_width,
             num_rows=result.num_rows,
             **has,
-            fixed_point_shift=result.fixed_point_shift,
         ),
         **{name: sent.get(name) for name in COLUMNS[2:]},
     )

@@ -176,7 +176,7 @@ def merges_on_arrival(spec: RoundSpec, tensor: TensorSpec) -> bool:
     how = spec.aggregation_of(tensor)
     if spec.keep_submissions or how.op in ORDER_OPS or how.return_moments:
         return False
-    if how.numerics != "canonical":
+    if how.numerics == "binned":
         return True
     sums_weights = how.weighting == "by_weight" and (how.op == "coordinate_mean" or how.return_weights)
     return not sums_weights and not (how.op in _SUMS and "float" in tensor.dtype)
@@ -206,7 +206,7 @@ def range_spec(spec: RoundSpec, tensor: TensorSpec) -> RoundSpec:
     the result, and cuts of it, are decided when all ranges are there.
     """
     how = spec.aggregation_of(tensor)
-    is_sum, is_fixed = how.op in _SUMS, how.numerics == "fixed_point"
+    is_sum = how.op in _SUMS
     has_weighting = is_sum or how.op in ORDER_OPS or how.return_weights
     names = ["op", "numerics", "on_nonfinite", "return_counts", "return_weights", "min_contributors"]
     names += ["weighting"] if has_weighting else []
@@ -215,8 +215,6 @@ def range_spec(spec: RoundSpec, tensor: TensorSpec) -> RoundSpec:
     of_op = {"mean": ["mean_divisor"], "trimmed_mean": ["trim_fraction"], "quantile": ["quantile"]}
     names += of_op.get(how.op, [])
     names += ["fixed_divisor"] if how.op == "mean" and how.mean_divisor == "fixed" else []
-    names += ["weight_bound"] if is_fixed and has_weighting and how.weighting == "by_weight" else []
-    names += ["value_bound", "on_bound"] if is_fixed and is_sum and "float" in tensor.dtype else []
     options = {name: getattr(how, name) for name in names}
     options["return_moments"] = how.return_moments or None
     merged = TensorSpec(

@@ -54,7 +54,7 @@ _OTHER_FORM = (
     "aggregate_train of %s returns arrays with other names, shapes or dtypes than the model: all of them travel whole "
     "to each node"
 )
-_PRIVATE = {"numerics": "fixed_point", "weighting": "uniform", "mean_divisor": "fixed"}  # what privacy needs
+_PRIVATE = {"weighting": "uniform", "mean_divisor": "fixed"}  # what privacy needs
 
 
 class SparseMixin:

@@ -209,10 +209,9 @@ class _CountedRound(Aggregator):
     _IS_STORED = True
 
     def __init__(self, spec: RoundSpec, submissions: Iterable[StoredSubmission], device: str | None) -> None:
-        factors = [(each.base_version is not None, each.client_weight) for each in submissions]
-        self._is_stale = any(is_commit and factor is not None for is_commit, factor in factors)
         # A close whose factors are all 1 changes no weighting; a stream's table of other weights does in each version.
-        self._multiplies = self._is_stale or any(factor not in (None, 1.0) for _, factor in factors)
+        factors = [(each.base_version is not None, each.client_weight) for each in submissions]
+        self._multiplies = any(factor is not None and (is_commit or factor != 1.0) for is_commit, factor in factors)
         self._weightings = [spec.aggregation_of(tensor).weighting for tensor in spec.tensors]
         super().__init__(spec, device=device)
 
@@ -224,10 +223,7 @@ class _CountedRound(Aggregator):
 
     def _message(self, spec: RoundSpec) -> Any:
         message = spec._to_proto()
-        for proto, tensor in zip(message.tensors, spec.tensors) if self._multiplies else ():
-            how = spec.aggregation_of(tensor)
-            if self._is_stale and how.weighting == "uniform" and how.numerics == "fixed_point":
-                proto.aggregation.weight_bound = 1.0  # the largest weight of a stream's table
+        for proto in message.tensors if self._multiplies else ():
             proto.aggregation.weighting = pb.WEIGHTING_BY_WEIGHT
         return message
 

@@ -233,7 +233,7 @@ class Round(RoundCalls):
         Raises:
             RoundClosedError: the round takes no submissions any more, and gives none back.
             FailedPreconditionError: the round merges submissions when they arrive, as it does where a tensor has the
-                numerics "fixed_point". To leave out a client there, submit again to a new round.
+                numerics "binned". To leave out a client there, submit again to a new round.
         """
         request = pb.WithdrawSubmissionRequest(round=self.name, client_id=checked_client_id(client_id))
         home = self._connection.at_home(self.spec, request.client_id)

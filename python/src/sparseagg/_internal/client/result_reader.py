@@ -169,7 +169,6 @@ class _Parts:
             counts=self._counts.array() if summary.has_counts else None,
             weights=self._weights.array() if summary.has_weights else None,
             moments=self._rows_of(self._moments.array()) if summary.has_moments else None,
-            fixed_point_shift=summary.fixed_point_shift if summary.HasField("fixed_point_shift") else None,
             fill=fill,
             shape=shape,
         )

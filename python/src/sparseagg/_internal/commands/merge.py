@@ -27,8 +27,7 @@ command line."""
 _OPTIONS = {
     "op": "how updates are combined (default: sum)",
     "result_layout": "auto is the smaller of the two (default: that of the tensor)",
-    "numerics": "canonical sums are float64 in the order of files; fixed_point needs the bounds (default: canonical)",
-    "on_bound": "what to do with a value beyond the bound (default: reject its file)",
+    "numerics": "canonical sums are float64 in the order of files; binned ones have no order (default: canonical)",
     "on_nonfinite": "what to do with NaN and infinities (default: reject their file)",
     "result_dtype": "dtype of the result's floats (default: that of the tensor)",
 }
@@ -65,12 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fill", type=float, metavar="VALUE", help="value at absent keys of a dense result (default: 0)"
     )
     parser.add_argument("--modular", action="store_true", help="let sums of unsigned integers wrap")
-    parser.add_argument(
-        "--value-bound", type=float, metavar="BOUND", help="with fixed_point: bound of |value × weight|"
-    )
-    parser.add_argument(
-        "--weight-bound", type=float, metavar="BOUND", help="with fixed_point and weights: the largest weight"
-    )
     parser.add_argument("--threads", type=int, metavar="N", help="number of threads (default: one per core)")
     parser.add_argument(
         "--memory-limit",
@@ -227,8 +220,6 @@ def _spec(arguments: argparse.Namespace) -> RoundSpec:
         "min_contributors": arguments.min_contributors,
         "prune_zeros": arguments.prune_zeros or None,
         "fill": arguments.fill,
-        "value_bound": arguments.value_bound,
-        "weight_bound": arguments.weight_bound,
     }
     given = {name: value for name, value in options.items() if value is not None}
     if arguments.spec is not None:

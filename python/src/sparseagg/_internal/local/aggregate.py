@@ -138,14 +138,14 @@ def aggregate(
 def left_to_sums(spec: RoundSpec) -> tuple[list[int], RoundSpec]:
     """Returns which tensors' results show whether all of their terms were finite, and a spec that leaves that to them.
 
-    Sums do, since no finite one has an infinite term, or one that is no number; fixed point has to look at each before.
+    Sums do, since no finite one has an infinite term, or one that is no number.
     Rows that ``min_contributors`` drops, or a cut of the result, would hide theirs, and a ``fill`` may not be finite
     itself.
     """
 
     def tells(tensor: TensorSpec) -> bool:
         how = spec.aggregation_of(tensor)
-        is_sum = how.op in ("sum", "mean", "coordinate_mean") and how.numerics != "fixed_point"
+        is_sum = how.op in ("sum", "mean", "coordinate_mean")
         is_whole = how.min_contributors in (0, 1) and not (how.fill or how.result_top_k or how.result_min_norm)
         is_checked = how.on_nonfinite == "reject" and not spec.clips(tensor)  # norms need finite values
         return "float" in tensor.dtype and is_sum and is_whole and is_checked

@@ -254,7 +254,7 @@ class Aggregator:
         """Returns what all submissions so far add up to: a partial, for ``add_partial`` elsewhere.
 
         The aggregator stays as it is; nothing may be added until the iterator is used up. There are partials of the
-        tensors whose result does not depend on the order of submissions: with numerics "binned" or "fixed_point", of
+        tensors whose result does not depend on the order of submissions: with numerics "binned", of
         integers, and with the ops "min", "max" and "union". ``b"".join(...)`` makes one piece of it, for a file.
 
         Args:
@@ -322,7 +322,7 @@ class Aggregator:
 
         Raises:
             FailedPreconditionError: submissions have been merged already, so that none can be taken out: where the
-                order does not matter ("binned", "fixed_point", integers, "min", "max", "union"), those that take
+                order does not matter ("binned", integers, "min", "max", "union"), those that take
                 64 MiB, unless the spec has ``keep_submissions``; or beyond the ``memory_limit``. Or the aggregator is
                 spent.
         """

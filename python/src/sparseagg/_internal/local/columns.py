@@ -119,7 +119,6 @@ def _columns(spec: RoundSpec, tensor: TensorSpec, raw: RawResult | RawDeviceResu
         "values": raw["values"],
         "counts": raw["counts"] if how.return_counts or how.op == "union" else None,
         "weights": raw["weights"] if how.return_weights else None,
-        "fixed_point_shift": raw["fixed_point_shift"],
         "fill": how.fill,
         "shape": tensor.shape,
     }

@@ -222,7 +222,7 @@ class DeviceTensorResult:
     then the GPU has to finish what it is doing.
 
     Attributes:
-        name, layout, dtype, num_rows, row_width, fixed_point_shift, fill, shape: as of ``TensorResult``.
+        name, layout, dtype, num_rows, row_width, fill, shape: as of ``TensorResult``.
         keys: shape (n,), ascending and unique; uint32 where num_rows allows, else uint64. None for a dense result,
             which has all keys.
         values: shape (n,) if ``row_width`` is 1, else (n, row_width). None for a union.
@@ -239,7 +239,6 @@ class DeviceTensorResult:
     values: DeviceColumn | None
     counts: DeviceColumn | None
     weights: DeviceColumn | None
-    fixed_point_shift: int | None
     fill: float
     shape: tuple[int, ...] | None
 

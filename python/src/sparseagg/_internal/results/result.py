@@ -184,7 +184,6 @@ class TensorResult(Forms):
             that package is installed; otherwise they are widened to float32, exactly. None for a union.
         counts: number of contributors of each key, uint32, shape (n,); None without ``return_counts``.
         weights: sum of the contributors' weights, float64, shape (n,); None without ``return_weights``.
-        fixed_point_shift: s, if the sums are exact multiples of 2^-s; else None.
         fill: the spec's value at keys of a dense result that no submission lists.
         shape: of the tensor's array, as in the spec; without one there (num_rows,) if ``row_width`` is 1, else
             (num_rows, row_width). None if num_rows is 0.
@@ -202,7 +201,6 @@ class TensorResult(Forms):
     values: Array | None
     counts: Array | None
     weights: Array | None
-    fixed_point_shift: int | None
     fill: float = 0.0
     shape: tuple[int, ...] | None = None
     moments: Array | None = None

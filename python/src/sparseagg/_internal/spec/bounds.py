@@ -72,7 +72,7 @@ class PrivacySpec:
 
         sa.RoundSpec(
             tensors,
-            op="mean", mean_divisor="fixed", fixed_divisor=1000, numerics="fixed_point", max_submissions=2000,
+            op="mean", mean_divisor="fixed", fixed_divisor=1000, max_submissions=2000,
             clip=sa.ClipSpec(l2=1.0, max_keys=5000),
             privacy=sa.PrivacySpec(noise_multiplier=1.0, key_noise_multiplier=1.0, delta=1e-6),
         )
@@ -89,6 +89,7 @@ class PrivacySpec:
         key_noise_multiplier: of the two Gaussian selections: the noise on scores, likewise.
         delta: of the selections: the probability that keys of one submission alone are shown.
         public_keys: of "public": by tensor, the keys of its result. A tensor that is not named has all its rows.
+        weight_bound: the largest weight, which the weighting "by_weight" needs; larger ones are refused.
 
     Raises:
         InvalidArgumentError: a value is of a wrong type, or a word unknown. Ranges are checked with the round.
@@ -99,6 +100,7 @@ class PrivacySpec:
     key_noise_multiplier: float | None = None
     delta: float | None = None
     public_keys: Mapping[str, Iterable[SupportsIndex]] | None = None
+    weight_bound: float | None = None
 
     def __post_init__(self) -> None:
         if self.public_keys is not None and not isinstance(self.public_keys, Mapping):

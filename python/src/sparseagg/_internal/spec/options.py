@@ -149,12 +149,9 @@ class Aggregation:
     dense_threshold: float | None = None
     result_dtype: str | None = None
     on_nonfinite: str = "reject"
-    on_bound: str = "reject"
     on_empty: str = "fail"
     mean_divisor: str = "weights"
     fixed_divisor: float | None = None
-    value_bound: float | None = None
-    weight_bound: float | None = None
     trim_fraction: float | None = None
     quantile: float | None = None
     absent: str = "skip"
@@ -182,12 +179,9 @@ class Described:
     dense_threshold: float | None
     result_dtype: str | None
     on_nonfinite: str | None
-    on_bound: str | None
     on_empty: str | None
     mean_divisor: str | None
     fixed_divisor: float | None
-    value_bound: float | None
-    weight_bound: float | None
     trim_fraction: float | None
     quantile: float | None
     absent: str | None

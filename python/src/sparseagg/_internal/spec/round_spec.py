@@ -18,7 +18,6 @@ from sparseagg._internal.base.types import (
     Layout,
     MeanDivisor,
     Numerics,
-    OnBound,
     OnEmpty,
     OnNonfinite,
     Op,
@@ -113,12 +112,9 @@ class TensorSpec(Described):
         dense_threshold: float | None = None,
         result_dtype: DTypeLike | None = None,
         on_nonfinite: OnNonfinite | None = None,
-        on_bound: OnBound | None = None,
         on_empty: OnEmpty | None = None,
         mean_divisor: MeanDivisor | None = None,
         fixed_divisor: float | None = None,
-        value_bound: float | None = None,
-        weight_bound: float | None = None,
         trim_fraction: float | None = None,
         quantile: float | None = None,
         absent: Absent | None = None,
@@ -191,11 +187,9 @@ class RoundSpec(Described):
         weighting: "uniform" (default) or "by_weight". With "by_weight", every submission has a weight of 0 or more;
             without, a submission with another weight than 1 is refused.
         result_layout: "sparse", "dense", or "auto" for the smaller of the two. None: the layout of the tensor.
-        numerics: by default "canonical": float64, folded per key in order of client id. "fixed_point": int64 multiples
-            of 2^-s, added exactly on arrival; needs ``value_bound`` and ``max_submissions``. "binned": integers in bins
-            by magnitude, added on arrival without bounds; for sums and means of floats; other tensors of the round
-            stay canonical. With each of them, the same submissions give the same bits in any order of
-            arrival.
+        numerics: by default "canonical": float64, folded per key in order of client id. "binned": integers in bins by
+            magnitude, added on arrival; for sums and means of floats; other tensors of the round stay canonical. With
+            both, the same submissions give the same bits in any order of arrival.
         return_counts: adds |C(i)|, uint32; False by default; always with "union".
         return_weights: adds Σ_{C(i)} w_k, float64; False by default.
         min_contributors: leaves out keys that fewer submissions list; 1 by default.
@@ -204,16 +198,12 @@ class RoundSpec(Described):
         dense_threshold: density, in (0, 1], from which on "auto" is dense.
         result_dtype: "float32" or "float64"; None for the tensor's dtype, and for int64 if that is int32.
         on_nonfinite: "reject" (default) refuses submissions with NaN or ±Inf; "propagate" follows IEEE arithmetic.
-        on_bound: "reject" (default) refuses submissions with |w·v| > ``value_bound``; "clip" makes the term
-            ±``value_bound``.
         on_empty: what a round without submissions means for a tensor of dense layout, which has no mean of nothing:
             "fail" (default) makes the round fail; "keep" gives a sparse result without rows, so that ``add_to``
             changes nothing.
         mean_divisor: what "mean" divides by: "weights" (default), Σ w_k of all submissions; "submissions", their
             number; or "fixed", the ``fixed_divisor``, a constant that tells nothing of the submissions.
         fixed_divisor: the constant of ``mean_divisor`` "fixed".
-        value_bound: the largest |w·v| with "fixed_point".
-        weight_bound: the largest weight with "fixed_point" and "by_weight".
         trim_fraction: of "trimmed_mean", how many of n values are dropped at either end: the b = ⌊trim_fraction·n⌋
             lowest and highest; in [0, 0.5).
         quantile: of "quantile", which one; in [0, 1].
@@ -300,12 +290,9 @@ class RoundSpec(Described):
         dense_threshold: float | None = None,
         result_dtype: DTypeLike | None = None,
         on_nonfinite: OnNonfinite | None = None,
-        on_bound: OnBound | None = None,
         on_empty: OnEmpty | None = None,
         mean_divisor: MeanDivisor | None = None,
         fixed_divisor: float | None = None,
-        value_bound: float | None = None,
-        weight_bound: float | None = None,
         trim_fraction: float | None = None,
         quantile: float | None = None,
         absent: Absent | None = None,

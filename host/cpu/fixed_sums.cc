@@ -1,8 +1,0 @@
-#include "host/cpu/typed_accumulator.h"
-
-namespace sparseagg::cpu {
-
-template std::unique_ptr<Accumulator> MakeTypedAccumulator<SumFixed>(const TensorSpec&, tbb::task_arena&);
-template std::unique_ptr<Accumulator> MakeTypedAccumulator<SumModular>(const TensorSpec&, tbb::task_arena&);
-
-}  // namespace sparseagg::cpu
