@@ -298,7 +298,8 @@ TEST(Fallback, PeakOfMemory_WithinWhatWasSaid) {
     ASSERT_TRUE(results.ok()) << results.status();
     const uint64_t took = MemoryNow("VmHWM:") - before;
     EXPECT_LE(took, said + kSlack) << Name(dtype);
-    EXPECT_LE(said, 4 * took) << "more than it takes; " << Name(dtype);
+    // Sums of integers have 16 bytes, and some came back from the device before.
+    EXPECT_LE(said, (IsFloat(dtype) ? 4 : 8) * took) << "more than it takes; " << Name(dtype);
     EXPECT_FALSE(engine.Probe().ok()) << "the device did not fail";
   }
 }
