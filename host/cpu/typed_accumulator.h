@@ -345,7 +345,7 @@ class TypedAccumulator : public ListAccumulator {
   // sorts them completely, where the blocks need it. Errors: those of NarrowUnchecked.
   absl::StatusOr<Blocks<Key>> Plan(const Input& input) {
     list_.ForEach([this](CpuUpdate& update) { cpu::Fold(spec_, update); });
-    const Blocks<Key> blocks = PlanBlocks([&] { return ChooseBlocks(input); });
+    Blocks<Key> blocks = PlanBlocks([&] { return ChooseBlocks(input); });
     const auto num_tables = std::count_if(blocks.blocks.begin(), blocks.blocks.end(),
                                           [](const Block<Key>& block) { return block.method == Method::kTable; });
     const bool has_sorts = static_cast<size_t>(num_tables) < blocks.blocks.size();
