@@ -90,11 +90,12 @@ class RowSums {
     }
     double* const weights = ColumnOf(output.weights, output.divided_by == DividedBy::kWeight, weights_);
     if constexpr (!Rows::kBinned) {  // IsFor is false of these
-      if (weights != nullptr) std::fill_n(weights, num_rows(), 0.0);
-      if (weights != nullptr)
+      if (weights != nullptr) {
+        std::fill_n(weights, num_rows(), 0.0);
         ForRows([&](size_t row, const RowOrigin& origin) {
           weights[row] += IsOfBase(origin) ? base_->weights[origin.row] : sources_.sources[origin.source].key_weight;
         });
+      }
     }
     CollectedRows rows;
     if (output.divided_by == DividedBy::kCount || output.divided_by == DividedBy::kWeight) {
