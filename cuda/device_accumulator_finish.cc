@@ -103,7 +103,7 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
   if (on_cpu_ && !engine_.Probe().ok()) return failed(engine_.Probe());
   if (on_cpu_) {
     const absl::string_view reason =
-        IsForDevice(spec_) ? "the CPU holds the sums" : "the device has no order statistics and no binned sums";
+        IsForDevice(spec_) ? "the CPU holds the sums" : "the device has no order statistics";
     return absl::UnavailableError(absl::StrCat(Quoted(spec_), ": no result in device memory: ", reason));
   }
   FinishedOnDevice finished;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -27,25 +26,6 @@ struct UnfinishedRows {
   Column<std::byte> tops;     // uint8: BinnedSum::top of each accumulator of binned sums
 
   size_t memory_bytes() const { return keys.size() + accs.size() + counts.size() + weights.size() + tops.size(); }
-};
-
-// A sum of weights that is a WideBinnedSum, as unfinished rows and partials have it.
-struct BinnedWeights {
-  int64_t digits[WideBinnedSum::kBins];
-  int64_t top;
-
-  static BinnedWeights Of(const WideBinnedSum& sum) {
-    BinnedWeights weights;
-    std::copy(std::begin(sum.digits), std::end(sum.digits), weights.digits);
-    weights.top = sum.top;
-    return weights;
-  }
-  WideBinnedSum Sum() const {
-    WideBinnedSum sum;
-    std::copy(std::begin(digits), std::end(digits), sum.digits);
-    sum.top = static_cast<uint8_t>(top);
-    return sum;
-  }
 };
 
 // Writes a binned sum as value i of the rows, whose columns are large enough.

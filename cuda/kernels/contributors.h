@@ -1,4 +1,4 @@
-// Number and total weight of the contributors of each segment; our own, for weights are added in canonical order.
+// Number and total weight of the contributors of each segment; our own, for CUB's reductions regroup float additions.
 #ifndef SPARSEAGG_CUDA_KERNELS_CONTRIBUTORS_H_
 #define SPARSEAGG_CUDA_KERNELS_CONTRIBUTORS_H_
 
@@ -7,6 +7,7 @@
 #include "cuda/kernels/block.h"
 #include "cuda/kernels/number.h"
 #include "cuda/kernels/segments.h"
+#include "host/base/binned.h"
 
 namespace sparseagg::cuda {
 
@@ -16,40 +17,64 @@ struct Contributors {
   Segments segments;
   uint32_t num_base = 0;
   const uint32_t* d_base_counts = nullptr;
-  const double* d_base_float_weights = nullptr;
+  const void* d_base_weights = nullptr;
   Sources sources;
   bool unique = false;  // no source has a key twice
   SegmentClasses classes;
   uint32_t* d_counts = nullptr;
-  double* d_float_weights = nullptr;  // summed in canonical order, from +0.0
+  WeightKind weights = WeightKind::kCounts;
+  void* d_weights = nullptr;  // as `weights` says; null for kCounts
 
   // Returns: whether the entry is its source's first in the segment that begins at `begin`, so that it counts.
   SPARSEAGG_HD bool IsFirst(uint32_t begin, uint32_t entry, uint32_t source) const {
     return unique || entry == begin || segments.Position(entry - 1) < sources.Begin(source);
   }
-  SPARSEAGG_HD bool NeedsSources() const { return !unique || d_float_weights != nullptr; }
+  SPARSEAGG_HD bool NeedsSources() const { return !unique || d_weights != nullptr; }
 };
 
-// Sums of one segment. Counts are added in any order, weights from left to right.
+// The sum of the weights of one segment: in float64, from left to right, from +0.0; or in bins, in any order.
+struct FloatWeightSum {
+  using Stored = double;
+  static constexpr bool kInOrder = true;
+  SPARSEAGG_HD void Add(double weight) { sum = AddRn(sum, weight); }
+  SPARSEAGG_HD void Merge(Stored other) { Add(other); }
+  SPARSEAGG_HD Stored Get() const { return sum; }
+
+  double sum = 0.0;
+};
+struct BinnedWeightSum {
+  using Stored = BinnedWeights;
+  static constexpr bool kInOrder = false;
+  SPARSEAGG_HD void Add(double weight) { sum.Add(weight); }
+  SPARSEAGG_HD void Merge(const Stored& other) { sum.Merge(other.Sum()); }
+  SPARSEAGG_HD Stored Get() const { return BinnedWeights::Of(sum); }
+
+  WideBinnedSum sum;
+};
+
+// Sums of one segment. Counts are added in any order.
+template <class WeightSum>
 struct ContributorSums {
+  using Stored = typename WeightSum::Stored;
   uint32_t count = 0;
-  double float_weight = 0.0;
+  WeightSum weights;
 
   SPARSEAGG_HD void AddBase(const Contributors& args, uint32_t row) {
     if (args.d_counts != nullptr) count += args.d_base_counts[row];
-    if (args.d_float_weights != nullptr) float_weight = AddRn(float_weight, args.d_base_float_weights[row]);
+    if (args.d_weights != nullptr) weights.Merge(static_cast<const Stored*>(args.d_base_weights)[row]);
   }
   SPARSEAGG_HD void AddSource(const Source& source) {
     ++count;
-    float_weight = AddRn(float_weight, source.key_weight);
+    weights.Add(source.key_weight);
   }
   SPARSEAGG_HD void Store(const Contributors& args, uint32_t segment) const {
     if (args.d_counts != nullptr) args.d_counts[segment] = count;
-    if (args.d_float_weights != nullptr) args.d_float_weights[segment] = float_weight;
+    if (args.d_weights != nullptr) static_cast<Stored*>(args.d_weights)[segment] = weights.Get();
   }
 };
 
 // Element-wise over segments.
+template <class WeightSum>
 struct CountShortSegments {
   Contributors args;
 
@@ -59,7 +84,7 @@ struct CountShortSegments {
     const uint32_t begin = args.segments.Begin(segment);
     const uint32_t end = args.segments.End(segment);
     if (!args.classes.IsShort(end - begin)) return;
-    ContributorSums sums;
+    ContributorSums<WeightSum> sums;
     uint32_t entry = begin;
     for (; entry < end && args.segments.Position(entry) < args.num_base; ++entry) {
       sums.AddBase(args, args.segments.Position(entry));
@@ -81,19 +106,21 @@ struct CountShortSegments {
 };
 
 // Block kernel: a block counts one listed segment after another, medium ones with kWarpThreads threads and long ones
-// with kBlockThreads. All threads find contributors and sum counts. The sum of weights has a fixed
-// order, so one thread adds them, tile by tile, from shared memory.
-template <uint32_t kNumThreads>
+// with kBlockThreads. All threads find contributors and sum counts, and weights where their order does not
+// matter. Where it does, one thread adds the weights, tile by tile, from shared memory.
+template <class WeightSum, uint32_t kNumThreads>
 struct CountListedSegments {
   static constexpr uint32_t kThreads = kNumThreads;
   static constexpr uint32_t kMinBlocks = 1;
   static constexpr uint32_t kTileEntries = 4 * kThreads;
 
+  using Sums = ContributorSums<WeightSum>;
+
   struct Shared {
     double weights[2][kTileEntries];  // of the entries of a tile; ignored where is_first is 0
     uint8_t is_first[2][kTileEntries];
-    ContributorSums lanes[kThreads];
-    double float_weight;
+    Sums lanes[kThreads];
+    double in_order;  // the sum of weights whose order matters
   };
   struct Private {};
 
@@ -114,28 +141,30 @@ struct CountListedSegments {
     const uint32_t num_tiles = (end - begin + kTileEntries - 1) / kTileEntries;
     const uint32_t num_threads = block.num_threads();
     block.Phase([&](uint32_t thread) {
-      shared.lanes[thread] = ContributorSums();
-      if (thread == 0) shared.float_weight = 0.0;
+      shared.lanes[thread] = Sums();
+      if (thread == 0) shared.in_order = 0.0;
       LoadTile(begin, end, 0, thread, num_threads, shared);
     });
     for (uint32_t tile = 0; tile < num_tiles; ++tile) {
       block.Phase([&](uint32_t thread) {
         if (tile + 1 < num_tiles) LoadTile(begin, end, tile + 1, thread, num_threads, shared);
-        if (thread == 0 && args.d_float_weights != nullptr) AddTile(begin, end, tile, shared);
+        if (WeightSum::kInOrder && thread == 0 && args.d_weights != nullptr) AddTile(begin, end, tile, shared);
       });
     }
     for (uint32_t width = num_threads; width > 1;) {
       const uint32_t half = (width + 1) / 2;
       block.Phase([&](uint32_t thread) {
         if (thread + half >= width) return;
-        shared.lanes[thread].count += shared.lanes[thread + half].count;
+        const Sums& other = shared.lanes[thread + half];
+        shared.lanes[thread].count += other.count;
+        if constexpr (!WeightSum::kInOrder) shared.lanes[thread].weights.Merge(other.weights.Get());
       });
       width = half;
     }
     block.Phase([&](uint32_t thread) {
       if (thread != 0) return;
-      ContributorSums sums = shared.lanes[0];
-      sums.float_weight = shared.float_weight;
+      Sums sums = shared.lanes[0];
+      if constexpr (WeightSum::kInOrder) sums.weights.sum = shared.in_order;
       sums.Store(args, segment);
     });
   }
@@ -144,14 +173,16 @@ struct CountListedSegments {
                              Shared& shared) const {
     const uint32_t first = begin + tile * kTileEntries;
     const uint32_t entries = end - first < kTileEntries ? end - first : kTileEntries;
-    ContributorSums& lane = shared.lanes[thread];
+    Sums& lane = shared.lanes[thread];
     for (uint32_t i = thread; i < entries; i += num_threads) {
       const uint32_t position = args.segments.Position(first + i);
       bool is_first = true;
       double weight = 0.0;
       if (position < args.num_base) {
         lane.AddBase(args, position);
-        if (args.d_float_weights != nullptr) weight = args.d_base_float_weights[position];
+        if constexpr (WeightSum::kInOrder) {
+          if (args.d_weights != nullptr) weight = static_cast<const double*>(args.d_base_weights)[position];
+        }
       } else if (!args.NeedsSources()) {
         ++lane.count;
       } else {
@@ -170,11 +201,11 @@ struct CountListedSegments {
   SPARSEAGG_HD void AddTile(uint32_t begin, uint32_t end, uint32_t tile, Shared& shared) const {
     const uint32_t first = begin + tile * kTileEntries;
     const uint32_t entries = end - first < kTileEntries ? end - first : kTileEntries;
-    double sum = shared.float_weight;
+    double sum = shared.in_order;
     for (uint32_t i = 0; i < entries; ++i) {
       if (shared.is_first[tile % 2][i] != 0) sum = AddRn(sum, shared.weights[tile % 2][i]);
     }
-    shared.float_weight = sum;
+    shared.in_order = sum;
   }
 };
 

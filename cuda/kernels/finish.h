@@ -8,15 +8,12 @@
 #include "cuda/kernels/block.h"
 #include "cuda/kernels/fold.h"
 #include "cuda/kernels/number.h"
+#include "cuda/kernels/segments.h"
+#include "host/base/binned.h"
 
 namespace sparseagg::cuda {
 
 enum class Divisor : uint8_t { kNone, kTotal, kKeyWeight };
-enum class WeightKind : uint8_t {
-  kCounts,  // uniform: the weights of a key's contributors add up to their number
-  kFloat,
-};
-
 // Folded rows, and the parameters of their division and rounding.
 struct FoldedRows {
   uint32_t num_rows = 0;
@@ -28,12 +25,19 @@ struct FoldedRows {
   WeightKind weights = WeightKind::kCounts;
   double total_weight = 0.0;
   const void* d_keys = nullptr;
-  const void* d_accs = nullptr;
+  Accs accs;
   const uint32_t* d_counts = nullptr;
-  const double* d_float_weights = nullptr;
+  const void* d_weights = nullptr;  // as `weights` says
 
   SPARSEAGG_HD double KeyWeight(uint64_t row) const {
-    return weights == WeightKind::kFloat ? d_float_weights[row] : static_cast<double>(d_counts[row]);
+    switch (weights) {
+      case WeightKind::kFloat:
+        return static_cast<const double*>(d_weights)[row];
+      case WeightKind::kBinned:
+        return static_cast<const BinnedWeights*>(d_weights)[row].Sum().Value();
+      default:
+        return static_cast<double>(d_counts[row]);
+    }
   }
   SPARSEAGG_HD double DivisorOf(uint64_t row) const {
     return divisor == Divisor::kTotal ? total_weight : KeyWeight(row);
@@ -45,19 +49,25 @@ struct FoldedRows {
   SPARSEAGG_HD bool ValueAt(uint64_t i, uint64_t& bits) const {
     switch (fold) {
       case FoldKind::kSumModular:
-        bits = static_cast<const uint64_t*>(d_accs)[i];
+        bits = static_cast<const uint64_t*>(accs.d_accs)[i];
         if (type == Number::kUInt32) bits &= 0xffffffffu;
         return true;
       case FoldKind::kSumInteger: {
-        const __int128 sum = static_cast<const __int128*>(d_accs)[i];
+        const __int128 sum = static_cast<const __int128*>(accs.d_accs)[i];
         if (sum < INT64_MIN || sum > INT64_MAX) return false;
         return RoundInteger(i, static_cast<int64_t>(sum), bits);
       }
       case FoldKind::kMinInteger:
       case FoldKind::kMaxInteger:
-        return RoundInteger(i, static_cast<const int64_t*>(d_accs)[i], bits);
+        return RoundInteger(i, static_cast<const int64_t*>(accs.d_accs)[i], bits);
+      case FoldKind::kSumNarrowBinned:
+        bits = RoundFloat(i, accs.LoadBinned<NarrowBinnedSum>(i).Value());
+        return true;
+      case FoldKind::kSumWideBinned:
+        bits = RoundFloat(i, accs.LoadBinned<WideBinnedSum>(i).Value());
+        return true;
       default:
-        bits = RoundFloat(i, static_cast<const double*>(d_accs)[i]);
+        bits = RoundFloat(i, static_cast<const double*>(accs.d_accs)[i]);
         return true;
     }
   }

@@ -8,6 +8,7 @@
 
 #include "cuda/kernels/number.h"
 #include "cuda/kernels/segments.h"
+#include "host/base/binned.h"
 
 namespace sparseagg::cuda {
 
@@ -19,6 +20,8 @@ enum class FoldKind : uint8_t {
   kMaxFloat,
   kMinInteger,
   kMaxInteger,
+  kSumNarrowBinned,
+  kSumWideBinned,
 };
 
 // A fold is a struct with two types:
@@ -122,7 +125,78 @@ struct IntegerExtremum : IntegerValue {
 using MinInteger = IntegerExtremum<FoldKind::kMinInteger>;
 using MaxInteger = IntegerExtremum<FoldKind::kMaxInteger>;
 
-SPARSEAGG_HD constexpr uint32_t AccBytes(FoldKind kind) { return kind == FoldKind::kSumInteger ? 16 : 8; }
+template <class Sum, FoldKind kFold>
+struct SumBinned : FloatValue {
+  using Acc = Sum;
+  static constexpr FoldKind kKind = kFold;
+  static constexpr bool kInOrder = false;
+  SPARSEAGG_HD static Acc Start() { return Sum(); }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) {
+    acc.Add(Weighted(value, source));
+    return acc;
+  }
+  SPARSEAGG_HD static Acc Combine(Acc a, const Acc& b) {
+    a.Merge(b);
+    return a;
+  }
+};
+using SumNarrowBinned = SumBinned<NarrowBinnedSum, FoldKind::kSumNarrowBinned>;
+using SumWideBinned = SumBinned<WideBinnedSum, FoldKind::kSumWideBinned>;
+
+SPARSEAGG_HD constexpr bool IsBinned(FoldKind kind) {
+  return kind == FoldKind::kSumNarrowBinned || kind == FoldKind::kSumWideBinned;
+}
+
+// Bytes of an accumulator in memory, but for the byte of a binned sum in Accs::d_tops.
+SPARSEAGG_HD constexpr uint32_t AccBytes(FoldKind kind) {
+  if (kind == FoldKind::kSumWideBinned) return WideBinnedSum::kBins * sizeof(int64_t);
+  return kind == FoldKind::kSumInteger || kind == FoldKind::kSumNarrowBinned ? 16 : 8;
+}
+
+// Accumulators in memory, one after another: those of UnfinishedRows.
+struct Accs {
+  void* d_accs = nullptr;     // the fold's Acc; of binned sums the digits
+  uint8_t* d_tops = nullptr;  // of binned sums: BinnedSum::top; else null
+
+  // Loads or stores kCount accumulators from number pack × kCount on.
+  template <typename Fold, uint32_t kCount>
+  SPARSEAGG_HD Pack<typename Fold::Acc, kCount> Load(uint64_t pack) const {
+    if constexpr (IsBinned(Fold::kKind)) {
+      Pack<typename Fold::Acc, kCount> accs;
+      SPARSEAGG_UNROLL
+      for (uint32_t c = 0; c < kCount; ++c) accs.values[c] = LoadBinned<typename Fold::Acc>(pack * kCount + c);
+      return accs;
+    } else {
+      return static_cast<const Pack<typename Fold::Acc, kCount>*>(d_accs)[pack];
+    }
+  }
+  template <typename Fold, uint32_t kCount>
+  SPARSEAGG_HD void Store(uint64_t pack, const Pack<typename Fold::Acc, kCount>& accs) const {
+    if constexpr (IsBinned(Fold::kKind)) {
+      SPARSEAGG_UNROLL
+      for (uint32_t c = 0; c < kCount; ++c) StoreBinned(pack * kCount + c, accs.values[c]);
+    } else {
+      static_cast<Pack<typename Fold::Acc, kCount>*>(d_accs)[pack] = accs;
+    }
+  }
+
+  template <class Sum>
+  SPARSEAGG_HD Sum LoadBinned(uint64_t i) const {
+    Sum sum;
+    const auto* digits = static_cast<const int64_t*>(d_accs) + i * Sum::kBins;
+    SPARSEAGG_UNROLL
+    for (int k = 0; k < Sum::kBins; ++k) sum.digits[k] = digits[k];
+    sum.top = d_tops[i];
+    return sum;
+  }
+  template <class Sum>
+  SPARSEAGG_HD void StoreBinned(uint64_t i, const Sum& sum) const {
+    auto* digits = static_cast<int64_t*>(d_accs) + i * Sum::kBins;
+    SPARSEAGG_UNROLL
+    for (int k = 0; k < Sum::kBins; ++k) digits[k] = sum.digits[k];
+    d_tops[i] = sum.top;
+  }
+};
 
 }  // namespace sparseagg::cuda
 

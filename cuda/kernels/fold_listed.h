@@ -57,8 +57,8 @@ struct FoldListedSegments {
     part.columns = args.columns - part.column < Group() ? args.columns - part.column : Group();
     return part;
   }
-  SPARSEAGG_HD Acc* Out(const Part& part, uint32_t c) const {
-    return static_cast<Acc*>(args.d_accs) + uint64_t{part.segment} * args.columns + part.column + c;
+  SPARSEAGG_HD void Store(const Part& part, uint32_t c, const Acc& acc) const {
+    args.accs.Store<Fold, 1>(uint64_t{part.segment} * args.columns + part.column + c, {acc});
   }
 
   // ---- in order ----
@@ -122,7 +122,7 @@ struct FoldListedSegments {
     block.Phase([&](uint32_t thread) {
       if (thread >= part.columns) return;
       Flush(shared.states[thread]);
-      *Out(part, thread) = shared.states[thread].acc;
+      Store(part, thread, shared.states[thread].acc);
     });
   }
 
@@ -142,7 +142,7 @@ struct FoldListedSegments {
       const uint32_t position = own.positions[j];
       own.bits[j] =
           position < args.num_base
-              ? LoadBits(args.d_base_accs, Number::kFloat64, uint64_t{position} * args.columns + column)
+              ? LoadBits(args.base.d_accs, Number::kFloat64, uint64_t{position} * args.columns + column)
               : LoadBits(args.d_values, args.type, uint64_t{position - args.num_base} * args.columns + column);
     }
     return own;
@@ -230,7 +230,7 @@ struct FoldListedSegments {
       width = half;
     }
     block.Phase([&](uint32_t thread) {
-      if (thread < part.columns) *Out(part, thread) = shared.accs[thread];
+      if (thread < part.columns) Store(part, thread, shared.accs[thread]);
     });
   }
 

@@ -19,14 +19,14 @@ struct FoldValues {
   Segments segments;
   uint32_t columns = 1;
   uint32_t num_base = 0;              // positions below are base rows
-  const void* d_base_accs = nullptr;  // num_base × columns of the fold's Acc
+  Accs base;                          // num_base × columns
   const void* d_values = nullptr;     // of the tuples, × columns of `type`
   Number type = Number::kFloat32;
   Sources sources;
   bool unique = false;   // no source has a key twice
   bool uniform = false;  // weights are all 1 or do not matter; if `unique` too, sources need not be looked up
   SegmentClasses classes;
-  void* d_accs = nullptr;  // segments × columns of Acc: the result
+  Accs accs;  // segments × columns: the result
 };
 
 // Returns: the source of a tuple, or a default source if weights do not matter.
@@ -62,16 +62,15 @@ struct TupleValues<Fold, 1> {
 template <typename Fold, uint32_t kColumns>
 SPARSEAGG_HD Pack<typename Fold::Acc, kColumns> FoldSegment(const FoldValues& args, uint32_t begin, uint32_t end,
                                                             uint32_t stride, uint32_t pack) {
-  using Accs = Pack<typename Fold::Acc, kColumns>;
   using Values = TupleValues<Fold, kColumns>;
   const uint64_t packs = args.columns / kColumns;
-  Accs accs;
+  Pack<typename Fold::Acc, kColumns> accs;
   SPARSEAGG_UNROLL
   for (uint32_t c = 0; c < kColumns; ++c) accs.values[c] = Fold::Start();
   uint32_t entry = begin;
   uint32_t left = begin < end ? (end - begin - 1) / stride + 1 : 0;
   for (; left > 0 && args.segments.Position(entry) < args.num_base; --left, entry += stride) {
-    const Accs base = static_cast<const Accs*>(args.d_base_accs)[args.segments.Position(entry) * packs + pack];
+    const auto base = args.base.Load<Fold, kColumns>(args.segments.Position(entry) * packs + pack);
     SPARSEAGG_UNROLL
     for (uint32_t c = 0; c < kColumns; ++c) accs.values[c] = Fold::Combine(accs.values[c], base.values[c]);
   }
@@ -136,7 +135,7 @@ struct FoldShortSegments {
     if (!args.classes.IsShort(end - begin)) return;
     // A variable, because GCC's instrumentation misses a store of what a call returns in memory.
     const auto accs = FoldSegment<Fold, kColumns>(args, begin, end, /*stride=*/1, cell.column);
-    static_cast<Pack<typename Fold::Acc, kColumns>*>(args.d_accs)[i] = accs;
+    args.accs.Store<Fold, kColumns>(i, accs);
   }
 };
 

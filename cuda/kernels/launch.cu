@@ -9,11 +9,21 @@ cudaError_t Launch(const ExpandRun& kernel, cudaStream_t stream) { return Launch
 cudaError_t Launch(const Enumerate& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 cudaError_t Launch(const GatherSegments& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 
-cudaError_t Launch(const Contributors& args, cudaStream_t stream) {
-  cudaError_t error = LaunchElements(CountShortSegments{args}, stream);
-  if (error == cudaSuccess) error = LaunchBlocks(CountListedSegments<kWarpThreads>{args}, stream);
-  if (error == cudaSuccess) error = LaunchBlocks(CountListedSegments<kBlockThreads>{args}, stream);
+namespace {
+
+template <class WeightSum>
+cudaError_t LaunchCounts(const Contributors& args, cudaStream_t stream) {
+  cudaError_t error = LaunchElements(CountShortSegments<WeightSum>{args}, stream);
+  if (error == cudaSuccess) error = LaunchBlocks(CountListedSegments<WeightSum, kWarpThreads>{args}, stream);
+  if (error == cudaSuccess) error = LaunchBlocks(CountListedSegments<WeightSum, kBlockThreads>{args}, stream);
   return error;
+}
+
+}  // namespace
+
+cudaError_t Launch(const Contributors& args, cudaStream_t stream) {
+  return args.weights == WeightKind::kBinned ? LaunchCounts<BinnedWeightSum>(args, stream)
+                                             : LaunchCounts<FloatWeightSum>(args, stream);
 }
 
 cudaError_t Launch(const CheckTerms& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
@@ -53,6 +63,10 @@ cudaError_t LaunchFoldOf(const Args& args, cudaStream_t stream) {
       return LaunchFold<MinInteger>(args, stream);
     case FoldKind::kMaxInteger:
       return LaunchFold<MaxInteger>(args, stream);
+    case FoldKind::kSumNarrowBinned:
+      return LaunchFold<SumNarrowBinned>(args, stream);
+    case FoldKind::kSumWideBinned:
+      return LaunchFold<SumWideBinned>(args, stream);
   }
   return cudaErrorInvalidValue;
 }

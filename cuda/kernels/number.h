@@ -5,13 +5,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
-#ifdef __CUDACC__  // allow(conditional): kernel bodies are compiled by nvcc and by the host compiler
-#define SPARSEAGG_HD __host__ __device__
-#else
-#define SPARSEAGG_HD
-#endif
+#include "host/base/host_device.h"
 
 namespace sparseagg::cuda {
 
@@ -30,14 +25,6 @@ SPARSEAGG_HD constexpr uint32_t BytesOf(Number type) {
     default:
       return 8;
   }
-}
-
-template <typename To, typename From>
-SPARSEAGG_HD To BitsAs(const From& from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  memcpy(&to, &from, sizeof(to));
-  return to;
 }
 
 #ifdef __CUDA_ARCH__  // allow(conditional): intrinsics that the compiler may not contract exist on the device only

@@ -13,12 +13,19 @@ namespace sparseagg::cuda {
 // them), then the tuples of its sources, source after source in canonical order. After a stable sort by key the
 // positions of a segment ascend: base rows come first, and then each source's tuples, in order of occurrence.
 
+// How the weights of a key's contributors are summed.
+enum class WeightKind : uint8_t {
+  kCounts,  // uniform: they add up to the number of contributors
+  kFloat,   // double
+  kBinned,  // BinnedWeights
+};
+
 // Weights of one submission of a batch, or of a part of one.
 struct Source {
   double factor = 1.0;         // of float values, before the weight
   double weight = 1.0;         // of float values; 1 for MIN and MAX
   int64_t integer_weight = 1;  // factor of integer values
-  double key_weight = 1.0;     // term of each of its keys in float64 sums of weights
+  double key_weight = 1.0;     // term of each of its keys in sums of weights
 };
 
 struct Sources {

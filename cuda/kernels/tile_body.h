@@ -114,7 +114,7 @@ struct TileBody {
       for (uint32_t row = args.d_base_bounds[drawn] + thread; row < end; row += kThreads) {
         const uint32_t slot = args.d_base_keys[row] - part.first_key;
         if (args.has_values) {
-          shared.accs[slot] = Fold::Combine(shared.accs[slot], static_cast<const Acc*>(args.d_base_accs)[row]);
+          shared.accs[slot] = Fold::Combine(shared.accs[slot], args.base.Load<Fold, 1>(row).values[0]);
         }
         shared.counts[slot] = args.d_base_counts == nullptr ? 1 : args.d_base_counts[row];
       }
@@ -279,7 +279,7 @@ struct TileBody {
         if ((bits & bit) == 0) continue;
         const uint32_t row = before + shared.rows[slot / kWordBits] + CountBits(bits & (bit - 1));
         args.d_row_keys[row] = part.first_key + slot;
-        if (args.has_values) static_cast<Acc*>(args.d_accs)[row] = shared.accs[slot];
+        if (args.has_values) args.accs.Store<Fold, 1>(row, {shared.accs[slot]});
         if (args.d_counts != nullptr) args.d_counts[row] = shared.counts[slot];
       }
     });

@@ -143,7 +143,7 @@ struct FoldTiles {
   // Rows of an earlier merge; absent if d_base_bounds is null. d_base_counts is null if counts are not needed. Bounds
   // are of FindPartBounds, as those of the sources.
   const uint32_t* d_base_keys = nullptr;
-  const void* d_base_accs = nullptr;
+  Accs base;
   const uint32_t* d_base_counts = nullptr;
   const uint32_t* d_base_bounds = nullptr;
   // The plan.
@@ -158,7 +158,7 @@ struct FoldTiles {
   uint32_t* d_num_drawn = nullptr;
 
   uint32_t* d_row_keys = nullptr;
-  void* d_accs = nullptr;
+  Accs accs;
   uint32_t* d_counts = nullptr;    // null: not needed
   uint32_t* d_num_rows = nullptr;  // 0 at the start
   // 0 at the start; set to 1 if a source's keys do not ascend strictly. Rows are then rubbish, within their arrays.

@@ -30,9 +30,9 @@ FoldedRows Describe(const TensorSpec& spec, const TensorShape& shape, double tot
   folded.weights = shape.key_weights;
   folded.total_weight = total_weight;
   folded.d_keys = rows[RowColumn::kKeys].get();
-  folded.d_accs = rows[RowColumn::kAccs].get();
+  folded.accs = AccsOf(rows);
   folded.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
-  folded.d_float_weights = rows[RowColumn::kWeights].as<double>();
+  folded.d_weights = rows[RowColumn::kWeights].get();
   return folded;
 }
 

@@ -102,7 +102,7 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
     find.num_keys = base.num_rows;
     ASSIGN_OR_RETURN(base_tile_bounds, FindBounds(session, find));
     call.d_base_keys = find.d_keys;
-    call.d_base_accs = base[RowColumn::kAccs].get();
+    call.base = AccsOf(base);
     call.d_base_counts = base[RowColumn::kCounts].as<uint32_t>();
   }
 
@@ -155,7 +155,7 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
   call.d_is_malformed = &merge.d_counters_.as<Counters>()->is_malformed;
   ASSIGN_OR_RETURN(merge.rows_, AllocateRows(session, shape, static_cast<uint32_t>(MaxRows(shape, base, batch))));
   call.d_row_keys = merge.rows_[RowColumn::kKeys].as<uint32_t>();
-  call.d_accs = merge.rows_[RowColumn::kAccs].get();
+  call.accs = AccsOf(merge.rows_);
   call.d_counts = merge.rows_[RowColumn::kCounts].as<uint32_t>();
   RETURN_IF_ERROR(device.Launch(call));
   return merge;
@@ -371,14 +371,14 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     call.segments = segments;
     call.columns = shape_.columns;
     call.num_base = base.num_rows;
-    call.d_base_accs = base[RowColumn::kAccs].get();
+    call.base = AccsOf(base);
     call.d_values = sorted.d_values.get() != nullptr ? sorted.d_values.get() : batch.d_values.get();
     call.type = shape_.type;
     call.sources = sources;
     call.unique = batch.unique;
     call.uniform = shape_.uniform;
     call.classes = classes;
-    call.d_accs = rows[RowColumn::kAccs].get();
+    call.accs = AccsOf(rows);
     RETURN_IF_ERROR(device.Launch(call));
   }
   if (shape_.counts || shape_.key_weights != WeightKind::kCounts) {
@@ -390,10 +390,9 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     call.unique = batch.unique;
     call.classes = classes;
     call.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
-    if (shape_.key_weights == WeightKind::kFloat) {
-      call.d_base_float_weights = base[RowColumn::kWeights].as<double>();
-      call.d_float_weights = rows[RowColumn::kWeights].as<double>();
-    }
+    call.weights = shape_.key_weights;
+    call.d_base_weights = base[RowColumn::kWeights].get();
+    call.d_weights = rows[RowColumn::kWeights].get();
     RETURN_IF_ERROR(device.Launch(call));
   }
   return rows;

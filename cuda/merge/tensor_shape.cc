@@ -15,15 +15,13 @@ FoldKind FoldOf(const TensorSpec& spec) {
   if (op == Op::kMax) return IsFloat(spec.dtype) ? FoldKind::kMaxFloat : FoldKind::kMaxInteger;
   if (op == Op::kUnion) return FoldKind::kSumModular;  // without columns to fold
   if (spec.modular) return FoldKind::kSumModular;
+  if (spec.aggregation.numerics == Numerics::kBinned) {
+    return spec.dtype == DType::kFloat64 ? FoldKind::kSumWideBinned : FoldKind::kSumNarrowBinned;
+  }
   return IsSignedInteger(spec.dtype) ? FoldKind::kSumInteger : FoldKind::kSumFloat;
 }
 
 }  // namespace
-
-bool IsForDevice(const TensorSpec& spec) {
-  const AggregationSpec& a = spec.aggregation;
-  return a.numerics != Numerics::kBinned && !IsOrderStatistic(a.op);
-}
 
 Number ToNumber(DType dtype) {
   switch (dtype) {
@@ -60,7 +58,9 @@ TensorShape::TensorShape(const TensorSpec& spec) {
   scaled = spec.clip.has_bound();
   uniform = !weighted && !scaled;
   counts = NeedsCounts(spec);
-  key_weights = NeedsKeyWeights(spec) ? WeightKind::kFloat : WeightKind::kCounts;
+  if (NeedsKeyWeights(spec)) {
+    key_weights = a.numerics == Numerics::kBinned ? WeightKind::kBinned : WeightKind::kFloat;
+  }
 }
 
 Source TensorShape::MakeSource(const ValidatedUpdate& update) const {
@@ -76,8 +76,9 @@ Source TensorShape::MakeSource(const ValidatedUpdate& update) const {
 }
 
 size_t TensorShape::RowBytes() const {
-  return key_bytes + size_t{columns} * AccBytes(fold) + (counts ? sizeof(uint32_t) : 0) +
-         (key_weights == WeightKind::kCounts ? 0 : sizeof(double));
+  size_t bytes = 0;
+  for (const RowColumn column : kRowColumns) bytes += BytesPerRow(*this, column);
+  return bytes;
 }
 
 absl::StatusOr<DeviceRows> AllocateRows(Session& session, const TensorShape& shape, uint32_t num_rows) {

@@ -24,8 +24,8 @@ namespace sparseagg::cuda {
 
 Number ToNumber(DType dtype);
 
-// Whether the device merges such a tensor: it leaves binned sums and order statistics to the CPU engine.
-bool IsForDevice(const TensorSpec& spec);
+// Whether the device merges such a tensor: it leaves order statistics to the CPU engine.
+inline bool IsForDevice(const TensorSpec& spec) { return !IsOrderStatistic(spec.aggregation.op); }
 
 // The properties of a tensor that merging and finishing need. Made once per accumulator; immutable, so thread-safe.
 struct TensorShape {
@@ -51,9 +51,9 @@ struct TensorShape {
 };
 
 // The columns of folded rows, one array each. Columns that the tensor does not need are empty.
-enum class RowColumn : uint8_t { kKeys, kAccs, kCounts, kWeights };
-inline constexpr std::array<RowColumn, 4> kRowColumns = {RowColumn::kKeys, RowColumn::kAccs, RowColumn::kCounts,
-                                                         RowColumn::kWeights};
+enum class RowColumn : uint8_t { kKeys, kAccs, kCounts, kWeights, kTops };
+inline constexpr std::array<RowColumn, 5> kRowColumns = {RowColumn::kKeys, RowColumn::kAccs, RowColumn::kCounts,
+                                                         RowColumn::kWeights, RowColumn::kTops};
 
 // Bytes that one row takes in `column`.
 inline size_t BytesPerRow(const TensorShape& shape, RowColumn column) {
@@ -65,7 +65,16 @@ inline size_t BytesPerRow(const TensorShape& shape, RowColumn column) {
     case RowColumn::kCounts:
       return shape.counts ? sizeof(uint32_t) : 0;
     case RowColumn::kWeights:
-      return shape.key_weights == WeightKind::kCounts ? 0 : sizeof(double);
+      switch (shape.key_weights) {
+        case WeightKind::kFloat:
+          return sizeof(double);
+        case WeightKind::kBinned:
+          return sizeof(BinnedWeights);
+        default:
+          return 0;
+      }
+    case RowColumn::kTops:
+      return IsBinned(shape.fold) ? shape.columns : 0;
   }
   return 0;
 }
@@ -90,9 +99,15 @@ auto& ColumnOf(Rows& rows, RowColumn column) {
       return rows.counts;
     case RowColumn::kWeights:
       return rows.weights;
+    case RowColumn::kTops:
+      return rows.tops;
     default:
       return rows.keys;
   }
+}
+
+inline Accs AccsOf(const DeviceRows& rows) {
+  return {rows[RowColumn::kAccs].get(), rows[RowColumn::kTops].as<uint8_t>()};
 }
 
 // Allocates rows for work on the compute lane. Errors: RESOURCE_EXHAUSTED.

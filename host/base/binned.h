@@ -2,11 +2,10 @@
 #ifndef SPARSEAGG_HOST_BASE_BINNED_H_
 #define SPARSEAGG_HOST_BASE_BINNED_H_
 
-#include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
+
+#include "host/base/host_device.h"
 
 namespace sparseagg {
 
@@ -23,7 +22,7 @@ namespace sparseagg {
 //   for (const double term : terms) sum.Add(term);   // or Merge sums of parts of the terms
 //   const double total = sum.Value();
 //
-// Compile without -ffast-math. Not thread-safe.
+// On a GPU too. Compile without -ffast-math and, there, without fused multiply-add. Not thread-safe.
 template <int K, int W>
 struct BinnedSum {
   static constexpr int kBins = K;
@@ -37,14 +36,15 @@ struct BinnedSum {
   static constexpr uint8_t kPlusInfinity = 64;
   static constexpr uint8_t kMinusInfinity = 128;
 
-  static int BinOf(double x) {
-    const auto exponent = static_cast<int>(std::bit_cast<uint64_t>(x) >> 52 & 0x7ff);
-    return std::max(K - 1, (exponent + 52) / W);
+  SPARSEAGG_HD static int BiasedExponentOf(double x) { return static_cast<int>(BitsAs<uint64_t>(x) >> 52 & 0x7ff); }
+  SPARSEAGG_HD static int BinOf(double x) {
+    const int bin = (BiasedExponentOf(x) + 52) / W;
+    return bin < K - 1 ? K - 1 : bin;
   }
 
-  void Add(double x) {
-    if (!std::isfinite(x)) {
-      top |= std::isnan(x) ? kPlusInfinity | kMinusInfinity : x > 0 ? kPlusInfinity : kMinusInfinity;
+  SPARSEAGG_HD void Add(double x) {
+    if (BiasedExponentOf(x) == 2047) {
+      top |= x != x ? kPlusInfinity | kMinusInfinity : x > 0 ? kPlusInfinity : kMinusInfinity;
       return;
     }
     RaiseTo(BinOf(x));
@@ -52,35 +52,34 @@ struct BinnedSum {
       // x + 1.5·2^52 units is rounded to a multiple of the unit, ties to even, and its bits count the units.
       uint64_t exponent = static_cast<uint64_t>(bin()) * W + 1;
       for (int64_t& digit : digits) {
-        const auto round = std::bit_cast<double>(exponent << 52 | uint64_t{1} << 51);
+        const auto round = BitsAs<double>(exponent << 52 | uint64_t{1} << 51);
         const double rounded = x + round;
-        digit += std::bit_cast<int64_t>(rounded) - std::bit_cast<int64_t>(round);
+        digit += BitsAs<int64_t>(rounded) - BitsAs<int64_t>(round);
         x -= rounded - round;  // exact
         exponent -= W;
       }
       return;
     }
-    double units = std::ldexp(x, 1074 - bin() * W);
+    double units = ldexp(x, 1074 - bin() * W);
     for (int64_t& digit : digits) {
-      const double rounded = std::rint(units);
+      const double rounded = rint(units);
       digit += static_cast<int64_t>(rounded);
       units = (units - rounded) * static_cast<double>(int64_t{1} << W);  // exact
     }
   }
 
-  void Merge(const BinnedSum& other) {
+  SPARSEAGG_HD void Merge(BinnedSum other) {
     RaiseTo(other.bin());
-    const int below = bin() - other.bin();
-    for (int k = below; k < K; ++k) digits[k] += other.digits[k - below];
+    other.RaiseTo(bin());
+    for (int k = 0; k < K; ++k) digits[k] += other.digits[k];
     top |= other.top & ~kBinMask;
   }
 
   // Returns: the sum of the digits, rounded once, to nearest even. Zero is +0.0; NaN is quiet and positive.
-  double Value() const {
+  SPARSEAGG_HD double Value() const {
     if (const int infinities = top & ~kBinMask; infinities != 0) {
-      const double infinity = std::numeric_limits<double>::infinity();
-      if (infinities == kPlusInfinity) return infinity;
-      return infinities == kMinusInfinity ? -infinity : std::numeric_limits<double>::quiet_NaN();
+      if (infinities == kPlusInfinity) return INFINITY;
+      return infinities == kMinusInfinity ? -INFINITY : NAN;
     }
     // In units of the lowest bin. The scaling is exact, or overflows: what is subnormal has few bits.
     const int scale = (bin() - (K - 1)) * W - 1074;
@@ -89,21 +88,30 @@ struct BinnedSum {
     sum += digits[K - 1] >> W;
     const int64_t low = digits[K - 1] & ((int64_t{1} << W) - 1);
     if (sum >> (126 - W) == 0 || sum >> (126 - W) == -1) {
-      return std::ldexp(static_cast<double>((sum << W) + low), scale);
+      return ldexp(static_cast<double>((sum << W) + low), scale);
     }
     // More than 53 + 2 bits are left: below them it only counts whether there are any.
-    return std::ldexp(static_cast<double>(2 * sum + (low != 0 ? 1 : 0)), scale + W - 1);
+    return ldexp(static_cast<double>(2 * sum + (low != 0 ? 1 : 0)), scale + W - 1);
   }
 
-  friend bool operator==(const BinnedSum& a, const BinnedSum& b) = default;
+  friend bool operator==(const BinnedSum& a, const BinnedSum& b) {
+    for (int k = 0; k < K; ++k) {
+      if (a.digits[k] != b.digits[k]) return false;
+    }
+    return a.top == b.top;
+  }
 
-  int bin() const { return top & kBinMask; }
+  SPARSEAGG_HD int bin() const { return top & kBinMask; }
   // Requires: bin < 64. Does nothing if the top is as high.
-  void RaiseTo(int bin) {
+  SPARSEAGG_HD void RaiseTo(int bin) {
     const int by = bin - this->bin();
     if (by <= 0) return;
-    for (int k = K - 1; k >= 0; --k) digits[k] = k >= by ? digits[k - by] : 0;
     top = static_cast<uint8_t>(top + by);
+    // Bin by bin, so that on a GPU the digits stay in registers.
+    for (int left = by < K ? by : K; left > 0; --left) {
+      for (int k = K - 1; k > 0; --k) digits[k] = digits[k - 1];
+      digits[0] = 0;
+    }
   }
 
   int64_t digits[K] = {};  // of the bins from the top down
@@ -114,6 +122,25 @@ struct BinnedSum {
 using NarrowBinnedSum = BinnedSum<2, 44>;
 // Of terms of float64 values, and of weights: 80 bits.
 using WideBinnedSum = BinnedSum<3, 40>;
+
+// A WideBinnedSum of weights, as unfinished rows and partials have it.
+struct BinnedWeights {
+  int64_t digits[WideBinnedSum::kBins];
+  int64_t top;
+
+  SPARSEAGG_HD static BinnedWeights Of(const WideBinnedSum& sum) {
+    BinnedWeights weights = {};
+    for (int k = 0; k < WideBinnedSum::kBins; ++k) weights.digits[k] = sum.digits[k];
+    weights.top = sum.top;
+    return weights;
+  }
+  SPARSEAGG_HD WideBinnedSum Sum() const {
+    WideBinnedSum sum;
+    for (int k = 0; k < WideBinnedSum::kBins; ++k) sum.digits[k] = digits[k];
+    sum.top = static_cast<uint8_t>(top);
+    return sum;
+  }
+};
 
 }  // namespace sparseagg
 

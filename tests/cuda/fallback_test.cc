@@ -298,8 +298,9 @@ TEST(Fallback, PeakOfMemory_WithinWhatWasSaid) {
     ASSERT_TRUE(results.ok()) << results.status();
     const uint64_t took = MemoryNow("VmHWM:") - before;
     EXPECT_LE(took, said + kSlack) << Name(dtype);
-    // Sums of integers have 16 bytes, and some came back from the device before.
-    EXPECT_LE(said, (IsFloat(dtype) ? 4 : 8) * took) << "more than it takes; " << Name(dtype);
+    // Of integers it says rows of 68 bytes three times, for keys that may all differ, and this failure takes about an
+    // eighth of that: the device has merged most of them before.
+    EXPECT_LE(said, (IsFloat(dtype) ? 4 : 12) * took) << "more than it takes; " << Name(dtype);
     EXPECT_FALSE(engine.Probe().ok()) << "the device did not fail";
   }
 }

@@ -251,7 +251,6 @@ TEST(RealSizeMatrix, EveryOpTypeWeightingNumericsLayout_EqualsTheCpuEngine) {
   int num_cases = 0;
   for (const TensorSpec& spec : EveryCombination()) {
     const AggregationSpec& a = spec.aggregation;
-    if (a.numerics == Numerics::kBinned) continue;  // stays on the CPU
     for (const Keys keys : {Keys::kSpread, Keys::kHot}) {
       const Shape shape{"", keys, num_rows, 1, 8, a.op, spec.dtype, a.weighting, a.numerics, a.result_layout, true};
       ++num_cases;

@@ -139,7 +139,6 @@ TEST(StrictEngine, EveryOpTypeWeightingNumericsLayoutAndPath_EqualsTheReference)
   cuda::DeviceEngine engine_of_two(std::move(two), Options(/*tiles=*/true));
   uint64_t num_cases = 0;
   for (TensorSpec& spec : EveryCombination()) {
-    if (spec.aggregation.numerics == Numerics::kBinned) continue;  // stays on the CPU
     for (const bool tiles : {false, true}) {
       if (++num_cases % kStep != 0) continue;
       spec.num_rows = 60;

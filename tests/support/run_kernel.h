@@ -43,6 +43,10 @@ void RunFoldOf(const Args& args, Executor& executor) {
       return RunFold<MinInteger>(args, executor);
     case FoldKind::kMaxInteger:
       return RunFold<MaxInteger>(args, executor);
+    case FoldKind::kSumNarrowBinned:
+      return RunFold<SumNarrowBinned>(args, executor);
+    case FoldKind::kSumWideBinned:
+      return RunFold<SumWideBinned>(args, executor);
   }
 }
 
@@ -56,11 +60,17 @@ void RunOne(const FoldTiles& args, Executor& executor) {
   RunFoldOf(args, executor);
 }
 
+template <class WeightSum, typename Executor>
+void RunCounts(const Contributors& args, Executor& executor) {
+  executor.RunElements(CountShortSegments<WeightSum>{args});
+  executor.RunBlocks(CountListedSegments<WeightSum, kWarpThreads>{args});
+  executor.RunBlocks(CountListedSegments<WeightSum, kBlockThreads>{args});
+}
+
 template <typename Executor>
 void RunOne(const Contributors& args, Executor& executor) {
-  executor.RunElements(CountShortSegments{args});
-  executor.RunBlocks(CountListedSegments<kWarpThreads>{args});
-  executor.RunBlocks(CountListedSegments<kBlockThreads>{args});
+  if (args.weights == WeightKind::kBinned) return RunCounts<BinnedWeightSum>(args, executor);
+  RunCounts<FloatWeightSum>(args, executor);
 }
 
 template <typename Executor>

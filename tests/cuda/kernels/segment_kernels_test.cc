@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -12,6 +13,7 @@
 #include "cuda/kernels/contributors.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/number.h"
+#include "host/base/binned.h"
 #include "tests/support/generators.h"
 #include "tests/support/host_executor.h"
 #include "tests/support/random.h"
@@ -127,27 +129,60 @@ struct FoldCase {
   Number type;
 };
 
+// Accumulators in memory.
+template <typename Fold>
+class StoredAccs {
+ public:
+  explicit StoredAccs(uint64_t count) : accs_(count * cuda::AccBytes(Fold::kKind) / 8), tops_(count) {
+    std::memset(accs_.data(), 0x5a, accs_.size() * 8);
+  }
+  // Of the batch's base rows.
+  StoredAccs(const Batch& batch, uint32_t columns) : StoredAccs(uint64_t{batch.num_base} * columns) {
+    if (!cuda::IsBinned(Fold::kKind)) std::copy_n(batch.base.begin(), accs_.size(), accs_.begin());
+    if constexpr (cuda::IsBinned(Fold::kKind)) {
+      for (uint64_t i = 0; i < tops_.size(); ++i) {
+        typename Fold::Acc sum;  // of terms that are far apart, so that bases have different bins
+        sum.Add(std::bit_cast<double>(batch.base[i]));
+        if (i % 3 == 0) sum.Add(std::bit_cast<double>(batch.base[i + 1]) * 1e40);
+        view().template Store<Fold, 1>(i, {sum});
+      }
+    }
+  }
+
+  cuda::Accs view() { return {accs_.data(), tops_.data()}; }
+  typename Fold::Acc operator[](uint64_t i) { return view().template Load<Fold, 1>(i).values[0]; }
+  std::vector<typename Fold::Acc> all() {
+    std::vector<typename Fold::Acc> accs;
+    for (uint64_t i = 0; i < tops_.size(); ++i) accs.push_back((*this)[i]);
+    return accs;
+  }
+
+ private:
+  std::vector<uint64_t> accs_;
+  std::vector<uint8_t> tops_;
+};
+
 template <typename Fold>
 std::vector<typename Fold::Acc> RunFold(const FoldCase& c, Class one, uint64_t seed) {
   const AllInOneClass all(c.batch, one);
-  std::vector<typename Fold::Acc> accs(c.batch.begin.size() * c.columns);
-  std::memset(accs.data(), 0x5a, accs.size() * sizeof(typename Fold::Acc));
+  StoredAccs<Fold> base(c.batch, c.columns);
+  StoredAccs<Fold> accs(c.batch.begin.size() * c.columns);
   cuda::FoldValues args;
   args.kind = Fold::kKind;
   args.segments = c.batch.segments();
   args.columns = c.columns;
   args.num_base = c.batch.num_base;
-  args.d_base_accs = c.batch.base.data();
+  args.base = base.view();
   args.d_values = c.batch.values.data();
   args.type = c.type;
   args.sources = c.batch.source_table();
   args.unique = c.unique;
   args.uniform = c.uniform;
   args.classes = all.classes;
-  args.d_accs = accs.data();
+  args.accs = accs.view();
   HostExecutor executor(seed);
   cuda::RunFold<Fold>(args, executor);
-  return accs;
+  return accs.all();
 }
 
 // What every kernel must give: one accumulator after another, from left to right.
@@ -155,7 +190,7 @@ template <typename Fold>
 std::vector<typename Fold::Acc> ExpectedFold(const FoldCase& c) {
   const cuda::Segments segments = c.batch.segments();
   const cuda::Sources sources = c.batch.source_table();
-  const auto* base = reinterpret_cast<const typename Fold::Acc*>(c.batch.base.data());
+  StoredAccs<Fold> base(c.batch, c.columns);
   std::vector<typename Fold::Acc> accs;
   for (uint32_t segment = 0; segment < segments.count; ++segment) {
     for (uint32_t column = 0; column < c.columns; ++column) {
@@ -184,20 +219,24 @@ std::vector<typename Fold::Acc> ExpectedFold(const FoldCase& c) {
 
 template <typename Acc>
 bool SameBits(const std::vector<Acc>& a, const std::vector<Acc>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(Acc)) == 0;
+  if constexpr (std::is_class_v<Acc>) {
+    return a == b;
+  } else {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(Acc)) == 0;
+  }
 }
 
 template <typename Fold>
 class SegmentFolds : public ::testing::Test {};
 using Folds = ::testing::Types<cuda::SumFloat, cuda::SumInteger, cuda::SumModular, cuda::MinFloat, cuda::MaxFloat,
-                               cuda::MinInteger, cuda::MaxInteger>;
+                               cuda::MinInteger, cuda::MaxInteger, cuda::SumNarrowBinned, cuda::SumWideBinned>;
 
 class FoldNames {
  public:
   template <typename Fold>
   static std::string GetName(int) {
-    constexpr const char* kNames[] = {"SumFloat", "SumInteger", "SumModular", "MinFloat",
-                                      "MaxFloat", "MinInteger", "MaxInteger"};
+    constexpr const char* kNames[] = {"SumFloat",   "SumInteger", "SumModular",      "MinFloat",      "MaxFloat",
+                                      "MinInteger", "MaxInteger", "SumNarrowBinned", "SumWideBinned"};
     return kNames[static_cast<int>(Fold::kKind)];
   }
 };
@@ -266,7 +305,7 @@ TEST(ManyListedSegments, AreListedByClass_AndEachIsFoldedOnce) {
   args.d_values = values.data();
   args.unique = args.uniform = true;
   std::vector<double> accs(3 * kOfAClass, -1.0);
-  args.d_accs = accs.data();
+  args.accs = {accs.data(), nullptr};
   uint32_t counts[2] = {};
   std::vector<uint32_t> medium(kOfAClass);
   std::vector<uint32_t> longs(kOfAClass);
@@ -292,17 +331,22 @@ TEST(ManyListedSegments, AreListedByClass_AndEachIsFoldedOnce) {
 
 struct SegmentSums {
   std::vector<uint32_t> counts;
-  std::vector<uint64_t> float_weights;  // bits
+  std::vector<uint64_t> weights;  // bits
   bool operator==(const SegmentSums&) const = default;
 };
 
-SegmentSums Count(const Batch& batch, bool unique, bool weights, Class one, uint64_t seed) {
+SegmentSums Count(const Batch& batch, bool unique, cuda::WeightKind weights, Class one, uint64_t seed) {
   const AllInOneClass all(batch, one);
   const size_t num_segments = batch.begin.size();
+  const std::vector<uint32_t> base_counts(batch.num_base, 7);
+  std::vector<BinnedWeights> base_weights;
+  for (uint32_t row = 0; row < batch.num_base; ++row) {
+    WideBinnedSum sum;
+    for (int i = 0; i < 3; ++i) sum.Add(std::ldexp(std::bit_cast<double>(batch.base[row]), 50 * i));
+    base_weights.push_back(BinnedWeights::Of(sum));
+  }
   SegmentSums counted;
   counted.counts.resize(num_segments);
-  counted.float_weights.resize(weights ? num_segments : 0);
-  const std::vector<uint32_t> base_counts(batch.num_base, 7);
   cuda::Contributors args;
   args.segments = batch.segments();
   args.num_base = batch.num_base;
@@ -311,10 +355,15 @@ SegmentSums Count(const Batch& batch, bool unique, bool weights, Class one, uint
   args.unique = unique;
   args.classes = all.classes;
   args.d_counts = counted.counts.data();
-  if (weights) {
-    args.d_base_float_weights = reinterpret_cast<const double*>(batch.base.data());
-    args.d_float_weights = reinterpret_cast<double*>(counted.float_weights.data());
+  args.weights = weights;
+  if (weights == cuda::WeightKind::kFloat) {
+    counted.weights.resize(num_segments);
+    args.d_base_weights = batch.base.data();
+  } else if (weights == cuda::WeightKind::kBinned) {
+    counted.weights.resize(num_segments * sizeof(BinnedWeights) / sizeof(uint64_t));
+    args.d_base_weights = base_weights.data();
   }
+  args.d_weights = counted.weights.empty() ? nullptr : counted.weights.data();
   HostExecutor executor(seed);
   cuda::RunOne(args, executor);
   return counted;
@@ -324,12 +373,13 @@ TEST(SegmentCounts, AnyLengthClassAndThreadOrder_SameBitsAsOneThreadFromLeftToRi
   const uint64_t seed = TestSeed(13);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   for (const bool unique : {true, false}) {
-    for (const bool weights : {true, false}) {
+    for (const auto weights : {cuda::WeightKind::kCounts, cuda::WeightKind::kFloat, cuda::WeightKind::kBinned}) {
       const Batch batch(seed, 1, unique, false);
       const SegmentSums expected = Count(batch, unique, weights, Class::kShort, 0);
       for (const Class one : {Class::kMedium, Class::kLong}) {
         for (uint64_t order = 0; order < 5; ++order) {
-          EXPECT_TRUE(expected == Count(batch, unique, weights, one, order)) << unique << weights << order;
+          EXPECT_TRUE(expected == Count(batch, unique, weights, one, order))
+              << unique << static_cast<int>(weights) << order;
         }
       }
     }

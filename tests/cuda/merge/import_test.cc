@@ -192,11 +192,7 @@ TEST_F(ImportTest, RandomCasesAndBudgets_EqualTheReference) {
     auto engine = std::make_unique<cuda::DeviceEngine>(
         std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = seed}, FaultPlan{}, &record), options);
     const Verdict verdict = Judge(c.specs, c.submissions);
-    // The CPU has binned sums, and so their results.
-    const bool is_binned = std::any_of(c.specs.begin(), c.specs.end(), [](const TensorSpec& spec) {
-      return spec.aggregation.numerics == Numerics::kBinned;
-    });
-    const bool finish_on_device = rng.Coin() && !is_binned;
+    const bool finish_on_device = rng.Coin();
     const Driven driven = DriveImports(*engine, c.specs, c.submissions, rng.Coin(), finish_on_device, rng);
     // A small device cannot hold every result, and none of a tensor that it had no memory for before.
     const absl::Status& status = driven.results.status();
