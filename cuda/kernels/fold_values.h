@@ -18,9 +18,9 @@ struct FoldValues {
   FoldKind kind = FoldKind::kSumFloat;
   Segments segments;
   uint32_t columns = 1;
-  uint32_t num_base = 0;              // positions below are base rows
-  Accs base;                          // num_base × columns
-  const void* d_values = nullptr;     // of the tuples, × columns of `type`
+  uint32_t num_base = 0;           // positions below are base rows
+  Accs base;                       // num_base × columns
+  const void* d_values = nullptr;  // of the tuples, × columns of `type`
   Number type = Number::kFloat32;
   Sources sources;
   bool unique = false;   // no source has a key twice

@@ -235,7 +235,7 @@ class FoldNames {
  public:
   template <typename Fold>
   static std::string GetName(int) {
-    constexpr const char* kNames[] = {"SumFloat",   "SumInteger", "SumModular",      "MinFloat",      "MaxFloat",
+    constexpr const char* kNames[] = {"SumFloat",   "SumInteger", "SumModular",      "MinFloat",     "MaxFloat",
                                       "MinInteger", "MaxInteger", "SumNarrowBinned", "SumWideBinned"};
     return kNames[static_cast<int>(Fold::kKind)];
   }
