@@ -231,18 +231,18 @@ def _verify_bundle(
     if bundles.read_envelope(folder) != envelope:
         raise VerificationError("bundle: it has another certificate than the one that is verified")
     spec = bundles.spec_of(statement)
-    submissions = list(bundles.read_submissions(folder, spec))
+    submissions = []  # without what they have sent, of which one submission at a time is held
+    for each in bundles.read_submissions(folder, spec):
+        if (leaf := each.made_leaf(spec)) != each.leaf:
+            raise VerificationError(f"bundle: {_difference(each.client_id, leaf, each.leaf)}")
+        submissions.append(each.without_content())
     _verify_order(submissions)
     if len(submissions) != predicate["numSubmissions"]:
         raise VerificationError(
             f"bundle: it has {len(submissions)} submissions, the certificate {predicate['numSubmissions']}"
         )
-    leaves = [each.made_leaf(spec) for each in submissions]
     is_stream_version = bool(submissions) and submissions[0].base_version is not None
-    for each, leaf in zip(submissions, leaves):
-        if leaf != each.leaf:
-            raise VerificationError(f"bundle: {_difference(each.client_id, leaf, each.leaf)}")
-    if root_of(leaves).hex() != subjects["submissions"]:
+    if root_of(each.leaf for each in submissions).hex() != subjects["submissions"]:
         raise VerificationError("bundle: the tree of its submissions has another root than the certificate's")
     _verify_weights(submissions, predicate["clientWeightsSha256"])
     what = "commits to a stream" if is_stream_version else "submissions"

@@ -13,7 +13,7 @@ import os
 import pathlib
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 Path = Union[str, "os.PathLike[str]"]
 _CERTIFICATE, _SUBMISSIONS, _RESULT = "certificate.json", "submissions.pb", "result.npz"
 _COLUMNS = ("counts", "weights", "moments")
+_MOST_VARINT_BYTES = 10  # of a number of 64 bits
 
 
 class BundleWriter:
@@ -122,6 +123,10 @@ class StoredSubmission:
             tensors.append([tensor.name, len(keys), content_digest(keys, values)])
         return statement.encode_cbor([salt, self.client_id, self.submission_id, weight, self.base_version, *tensors])
 
+    def without_content(self) -> StoredSubmission:
+        """Returns the same submission without its tensors, which take most of the memory."""
+        return dataclasses.replace(self, tensors={})
+
     def update(self, spec: RoundSpec) -> dict[str, Any]:
         """Returns the update, as ``aggregate`` takes it."""
         return {name: _as_update(spec.tensor(name), *columns) for name, columns in self.tensors.items()}
@@ -168,12 +173,16 @@ def read_submissions(folder: Path, spec: RoundSpec) -> Iterator[StoredSubmission
         raise VerificationError(f"bundle: chunks of client {chunks[0].client_id!r} are missing")
 
 
-def replay(folder: Path, *, submissions: list[StoredSubmission] | None = None, device: str | None = None) -> Result:
+def replay(folder: Path, *, submissions: Sequence[StoredSubmission] | None = None, device: str | None = None) -> Result:
     """Computes the result of a bundle again, in this process. Verifies nothing.
+
+    Reads one submission at a time. Those whose order does not matter are merged as they are read, so that memory
+    grows with the distinct keys. Others are held until all have been read.
 
     Args:
         folder: the bundle.
-        submissions: of the bundle; None: they are read.
+        submissions: those that were verified, with or without their tensors; the bundle must still have them. None:
+            those that the bundle has.
         device: "cuda" or "cpu", as of ``aggregate``. No trace in the result.
 
     Raises:
@@ -182,18 +191,22 @@ def replay(folder: Path, *, submissions: list[StoredSubmission] | None = None, d
         OSError: a file cannot be read.
     """
     spec = spec_of(payload_of(read_envelope(folder), "certificate"))
-    if submissions is None:
-        submissions = list(read_submissions(folder, spec))
-    updates: dict[str, Any] = {}
+    # The weights of a round depend on the factors of all submissions, so that these are read before.
+    counted = submissions
+    if counted is None:
+        counted = [each.without_content() for each in read_submissions(folder, spec)]
     try:
-        merged = _CountedRound(spec, submissions, device)
-        for number, each in enumerate(submissions):
+        merged = _CountedRound(spec, counted, device)
+        for number, (known, each) in enumerate(zip(counted, read_submissions(folder, spec))):
+            if submissions is not None and each.made_leaf(spec) != known.leaf:
+                break
             # In a version of a stream, a client may have several commits, whose ids have positions behind a zero byte.
-            name = f"{number:020}" if "\0" in each.client_id else each.client_id
-            updates[name] = each.update(spec), merged.weights_of(each)
-        merged._add_all(updates, are_all=True)
+            name = f"{number:020}" if "\0" in known.client_id else known.client_id
+            merged._add_all({name: (each.update(spec), merged.weights_of(known))})
+        if merged.num_submissions != len(counted):
+            raise VerificationError(f"bundle: {_SUBMISSIONS} was changed while it was read")
         return merged.finish()
-    except (EngineMissingError, UnavailableError):
+    except (EngineMissingError, UnavailableError, VerificationError):
         raise
     except SparseaggError as error:
         raise VerificationError(f"bundle: its result cannot be computed again: {error}") from error
@@ -234,21 +247,23 @@ class _CountedRound(Aggregator):
 
 
 def _read_chunks(path: pathlib.Path) -> Iterator[pb.ExportedChunk]:
-    data = memoryview(path.read_bytes())
-    at = 0
-    while at < len(data):
-        begin = at
-        try:
-            size, at = read_varint(data, at)
-        except ValueError:
-            raise VerificationError(f"bundle: {_SUBMISSIONS} ends within a length, at byte {begin}") from None
-        if at + size > len(data):
-            raise VerificationError(f"bundle: {_SUBMISSIONS} ends within the chunk at byte {begin}")
-        try:
-            yield pb.ExportedChunk.FromString(bytes(data[at : at + size]))
-        except DecodeError:
-            raise VerificationError(f"bundle: {_SUBMISSIONS} has no chunk at byte {begin}") from None
-        at += size
+    with open(path, "rb") as file:
+        end = os.fstat(file.fileno()).st_size
+        begin = 0
+        while head := file.read(_MOST_VARINT_BYTES):
+            try:
+                size, used = read_varint(memoryview(head), 0)
+            except ValueError:
+                raise VerificationError(f"bundle: {_SUBMISSIONS} ends within a length, at byte {begin}") from None
+            file.seek(begin + used)
+            data = file.read(min(size, end))  # a damaged length may be beyond all memory
+            if len(data) < size:
+                raise VerificationError(f"bundle: {_SUBMISSIONS} ends within the chunk at byte {begin}")
+            try:
+                yield pb.ExportedChunk.FromString(data)
+            except DecodeError:
+                raise VerificationError(f"bundle: {_SUBMISSIONS} has no chunk at byte {begin}") from None
+            begin = file.tell()
 
 
 def _submission(chunks: list[pb.ExportedChunk], spec: RoundSpec) -> StoredSubmission:

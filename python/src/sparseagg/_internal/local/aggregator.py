@@ -131,7 +131,7 @@ class Aggregator:
                 noise_key=_checked_secret(spec, "noise_key", noise_key),
                 release_id=_checked_secret(spec, "release_id", release_id, _RELEASE_ID_BYTES),
             )
-        if spec.keep_submissions:
+        if spec.keep_submissions and not self._IS_STORED:  # nothing is taken out of a round that has ended
             self._engine.defer_merges(leaves_keys=False)
 
     def __repr__(self) -> str:
