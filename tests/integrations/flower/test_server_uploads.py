@@ -33,8 +33,9 @@ def test_model_has_the_bits_of_arrays_in_replies(server: sa.Client, tmp_path: An
 
 
 def test_model_has_the_bits_of_arrays_in_replies_with_a_cluster(tmp_path: Any) -> None:
-    strategy = SparseFedAvg(sparse=SPARSE, options={"numerics": "canonical"})  # as a cluster sums
-    wanted, _ = start(strategy, LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path)]), NODES))
+    wanted, _ = start(
+        SparseFedAvg(sparse=SPARSE), LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path)]), NODES)
+    )
     with Cluster(3, ranges=2) as cluster:
         for server in (cluster, ",".join(cluster.addresses)):
             grid = LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path)]), NODES, seed=1)

@@ -92,8 +92,8 @@ class Merge:
                     )
         is_bounded = options.get("clip") is not None and not self._of_differences
         self._unbounded = sa.ClipSpec(l2=math.inf, linf=math.inf) if is_bounded else None
-        # Without bounds, and merged as they come. A cluster, a rule, the op or an option may need canonical sums.
-        is_canonical = isinstance(client, ClusterClient) or rule is not None or of_all or _NOT_BINNED & options.keys()
+        # Without bounds, and merged as they come. A rule, the op or an option may need canonical sums.
+        is_canonical = rule is not None or of_all or _NOT_BINNED & options.keys()
         self._numerics: Numerics | None = None if is_canonical else "binned"
         self._whole_op = op if of_all or self._of_differences else "mean"
         tensors = [self._tensor(name, table, op, on_nonfinite.get(name)) for name, table in self._tables.items()]

@@ -62,7 +62,7 @@ class SparseAggregator(ModelAggregator):
         exclude_vars: a regular expression; tensors whose names it finds are left out.
         rows: whether sparse results are ``MergedRows``; False: dense arrays, for server optimisers, which need them.
         options: more options of ``sparseagg.RoundSpec``, by name, such as numerics="canonical". With any but
-            ``on_nonfinite``, all results are held until they are merged, as with ``rule`` and with a cluster.
+            ``on_nonfinite``, all results are held until they are merged, as with ``rule``.
             ``on_nonfinite`` may also be a mapping from names or patterns to "reject" or "propagate".
         elements: names of the tensors of which clients may send single elements, at their flat positions.
         tls: of the connection to the server: True, or the path of a PEM file with its authorities. None: as the

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -193,7 +194,7 @@ def _with_zeros(array: Any, positions: Any) -> Any:
 class RoundMerge:
     """Results of clients, merged as they come. Not thread-safe.
 
-    Whole arrays are binned sums, which need no kept results, unless a rule, a cluster, the op or an option needs these:
+    Whole arrays are binned sums, which need no kept results, unless a rule, the op or an option needs these:
     one round for each set of arrays that clients have sent, since all submissions of a round have the same arrays. The
     rows are another round. Partials of arrays that are in several rounds give the bits of a single one.
 
@@ -224,7 +225,7 @@ class RoundMerge:
         self.choice: sa.robust.ClientWeights | None = None
         self._own_client = sa.Client(":memory:") if client is None and rule is not None else None
         self._client = client or self._own_client
-        self._is_binned = form.is_binned and rule is None and not isinstance(client, ClusterClient)
+        self._is_binned = form.is_binned and rule is None
         self._parts: dict[frozenset[str] | None, _Part] = {}  # by the whole arrays in it; None: of rows, or of all
         self.accepted: dict[str, tuple[float, Any]] = {}
 
@@ -270,8 +271,9 @@ class RoundMerge:
             having = [part for arrays, part in parts.items() if arrays is not None and name in arrays]
             if len(having) > 1:
                 total = sa.Aggregator(self._form.spec(self._params_type, [name]))
-                for number, part in enumerate(having):
-                    total.add_partial(number, part.export([tensor.name for tensor in total.spec.tensors]))
+                names = [tensor.name for tensor in total.spec.tensors]
+                for number, partial in enumerate(itertools.chain.from_iterable(part.export(names) for part in having)):
+                    total.add_partial(number, partial)
                 merged.update(total.finish())
         for part in parts.values():
             if any(tensor.name not in merged for tensor in part.spec.tensors):
@@ -319,13 +321,15 @@ class _Part:
         elif self._round is not None:
             self._round.withdraw(client)
 
-    def export(self, names: Iterable[str]) -> list[bytes]:
-        """Returns the partial of some tensors; the part takes no more results."""
+    def export(self, names: Iterable[str]) -> Iterator[list[bytes]]:
+        """Yields the partial of some tensors, of each server that has results; the part takes no more results."""
         if self._aggregator is not None:
-            return [block for name in names for block in self._aggregator.export_partial(name)]
-        assert isinstance(self._round, sa.Round)
-        self._round.seal()
-        return [block for name in names for block in exchange.export_partial(self._round, name)]
+            yield [block for name in names for block in self._aggregator.export_partial(name)]
+            return
+        assert self._round is not None
+        for own in self._round._rounds if isinstance(self._round, ClusterRound) else [self._round]:
+            if own.seal().num_submissions > 0:
+                yield [block for name in names for block in exchange.export_partial(own, name)]
 
     def finish(self) -> sa.Result:
         if self._aggregator is not None:
