@@ -228,7 +228,7 @@ def compare(task: Task, words: Words, rounds: int) -> dict[str, Any]:
             return MetricRecord({name: float(losses.numpy()[mask].mean()) for name, mask in groups.items()})
 
         everyone = {"min_train_nodes": clients, "min_available_nodes": clients, "fraction_evaluate": 0.0}
-        own = {"sparse": task.sparse, "rows_down": "used", **everyone}
+        own = {"sparse": task.sparse, **everyone}
         strategies = {
             "SparseFedAvg mean": SparseFedAvg(op="mean", **own),
             "SparseFedAvg coordinate_mean": SparseFedAvg(op="coordinate_mean", **own),

@@ -14,7 +14,6 @@ from fake_libraries import FakeTorch
 from sparseagg._internal.base.foreign import bits_from_float, bits_from_integer
 from sparseagg._internal.updates.arrays import tensor_data, update_data
 from sparseagg._internal.updates.contributors import batches
-from sparseagg.history import RowHistory
 
 
 def tensor(dtype="float32", num_rows=10, row_width=1, **options) -> sa.TensorSpec:
@@ -236,11 +235,6 @@ def test_negative_keys_are_refused_with_what_to_write_instead(client, dtype, at)
         client.aggregate({"a": update}, ANY_KEYS)
     with pytest.raises(sa.InvalidArgumentError, match=NEGATIVE.format(at)):
         tensor_data(ANY_KEYS.tensors[0], update)
-
-
-def test_negative_keys_of_history_are_refused_alike():
-    with pytest.raises(sa.InvalidArgumentError, match=r"tensor 'v': key -1 is negative; .* keys\.view"):
-        RowHistory({"v": 0}).record(1, {"v": [-1, 3]})
 
 
 def test_bits_of_signed_ids_come_back(client):

@@ -26,9 +26,9 @@ the next merge. ``TopK`` chooses the largest parts of a dense update.
 
 Modules: ``sparseagg.aio`` is the client for asyncio, ``sparseagg.errors`` has all error classes, ``sparseagg.types``
 what methods return. ``sparseagg.flower``, ``sparseagg.nvflare`` and ``sparseagg.keras`` are adapters,
-``sparseagg.optimizers`` has optimizers for merged rows, ``sparseagg.history`` remembers which rows changed,
-``sparseagg.robust`` weighs the clients of a sealed round by an ``Inspection``, ``sparseagg.certificates`` verifies what
-a server has signed about a round. ``sparseagg._internal`` is private.
+``sparseagg.optimizers`` has optimizers for merged rows, ``sparseagg.robust`` weighs the clients of a sealed round by an
+``Inspection``, ``sparseagg.certificates`` verifies what a server has signed about a round. ``sparseagg._internal`` is
+private.
 """
 
 from sparseagg import aio, certificates, errors, robust, staleness, types

@@ -13,8 +13,8 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from local_grid import LocalGrid, changing
 from sparseagg.flower import SparseFedAdam, SparseFedAvg, sparse_mod
-from sparseagg.flower.downlink import Copies
 from sparseagg.flower.merge import Merge, changed_rows
+from sparseagg.flower.mod import Copies
 from sparseagg.flower.model import Table, to_array, view
 
 NODES = 6
@@ -136,10 +136,10 @@ def test_arrays_are_those_of_flower(shape: tuple[int, ...], dtype: str) -> None:
 
 def test_copies_that_cannot_be_written_or_read_are_not_there(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
-    assert not Copies(tmp_path / "file").save("m", 1, {0: b"x"}, replace=False)
+    assert not Copies(tmp_path / "file").save("m", 1, {0: b"x"})
     assert Copies(tmp_path / "file").load("m", 0, 9) is None
     copies = Copies(tmp_path / "folder")
-    assert copies.save("m", 1, {0: b"no array"}, replace=False)
+    assert copies.save("m", 1, {0: b"no array"})
     assert copies.load("m", 0, 9) is None
     assert (tmp_path / "folder").stat().st_mode & 0o77 == 0
 

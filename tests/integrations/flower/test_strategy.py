@@ -254,33 +254,6 @@ def test_sparse_form_moves_only_rows_that_clients_changed(mod: Any, ours: Any, f
     np.testing.assert_array_equal(moved, touched)
 
 
-def test_rows_that_a_client_does_not_use_stay_away(tmp_path: Any) -> None:
-    """Clients that always change the same rows, and see no other ones: the same bits, with less to send."""
-
-    def job(copies: Any, **options: Any) -> tuple[jobs.Arrays, Any, LocalGrid]:
-        app = jobs.make_client_app([sparse_mod(copies=copies)], same_rows=True)
-        grid = LocalGrid(app, NODES)
-        got, result = start(SparseFedAvg(sparse=SPARSE, **options), grid, rounds=4)
-        return got, result, grid
-
-    all_rows, wanted, changed = job(tmp_path / "changed")
-    got, result, used = job(tmp_path / "used", rows_down="used")
-    assert all(got[name].tobytes() == array.tobytes() for name, array in all_rows.items())
-    # Evaluation comes after each training, and sees all rows: those of others, too.
-    assert result.evaluate_metrics_clientapp == wanted.evaluate_metrics_clientapp
-    got, _ = start(
-        SparseFedAvg(sparse=SPARSE, rows_down="used", fraction_evaluate=0.0),
-        used := LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path / "train")], same_rows=True), NODES),
-        rounds=4,
-    )
-    assert all(got[name].tobytes() == array.tobytes() for name, array in all_rows.items())
-    assert max(used.sent[3][1:]) < jobs.TOUCHED * (jobs.WIDTH * 4 + 4) + 5000 < max(changed.sent[3][1:])
-    with pytest.raises(ValueError, match="rows_down"):
-        SparseFedAvg(sparse=SPARSE, rows_down="some")
-    with pytest.raises(ValueError, match="without a server"):
-        SparseFedAvg(sparse=SPARSE, rows_down="used", server="localhost:8001")
-
-
 @pytest.mark.parametrize(("names", "top_k"), [({"sparse": SPARSE}, 10), ({"elements": SPARSE}, 0.01)])
 def test_top_k_sends_less_and_loses_nothing(tmp_path: Any, names: Any, top_k: Any) -> None:
     """What all rounds have sent, and what clients have left, add up to all that they changed."""

@@ -320,18 +320,13 @@ def test_integrations_clients_upload_by_handle(integrations: dict, client: sa.Cl
 def test_integrations_model_goes_down_as_changed_rows(integrations: dict, client: sa.Client) -> None:
     arrays = {"w": np.zeros((10, 2), np.float32)}
     model = integrations["begin"](client, arrays)
-    history = integrations["RowHistory"]({"w": 10})
     spec = sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=10, row_width=2)])
     for version in (1, 2):
         merged = sa.aggregate([([version], np.ones((1, 2)))], spec)["w"]
         integrations["publish_merged"](model, version, arrays, "w", merged)
-        history.record(version, {"w": merged.keys})
     mine = {"w": np.zeros((10, 2), np.float32)}
     assert client.model("demo").catch_up(mine, since=0) == 2
     assert mine["w"].tolist() == arrays["w"].tolist()
-    keys, rows = integrations["rows_for"](history, "w", arrays["w"], 1)
-    assert (keys.tolist(), rows.tolist()) == ([2], [[1.0, 1.0]])
-    assert integrations["rows_for"](history, "w", arrays["w"], -1) is arrays["w"]
 
 
 @pytest.mark.parametrize("op", ["mean", "coordinate_mean"])

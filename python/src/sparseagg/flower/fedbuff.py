@@ -72,7 +72,6 @@ class SparseFedBuff:
         min_nodes: for which the start waits.
         seed: of the choice among idle clients; None: another one in each run.
         weighted_by_key, arrayrecord_key, configrecord_key: names of records, as of Flower's ``FedAvg``.
-        history_bytes: as of ``SparseFedAvg``.
 
     Raises:
         InvalidArgumentError: an argument has a wrong value.
@@ -99,7 +98,6 @@ class SparseFedBuff:
         weighted_by_key: str = "num-examples",
         arrayrecord_key: str = "arrays",
         configrecord_key: str = "config",
-        history_bytes: int = 1 << 28,
     ) -> None:
         self._names = sparse, elements
         self._concurrency = checked_integer("concurrency must be 1 or more", concurrency, 1, 1 << 20)
@@ -116,7 +114,6 @@ class SparseFedBuff:
             self._options.setdefault("mean_divisor", "submissions")
         self._rng = np.random.default_rng(seed)  # allow(randomness): the user's choice
         self._weight_key, self._arrays_key, self._config_key = weighted_by_key, arrayrecord_key, configrecord_key
-        self._history_bytes = history_bytes
 
     def start(
         self,
@@ -190,7 +187,7 @@ class _Run:
         self.model = Model(
             {name: Table.of(array, widths.get(name, 1)) for name, array in arrays.items()}, initial_version or 0
         )
-        self._downlink = Downlink(self.model, list(widths), settings, False, strategy._history_bytes)
+        self._downlink = Downlink(self.model, list(widths), settings)
         self.result = Result()
         self._waiting: dict[str, _Sent] = {}
         self._resting: set[int] = set()  # nodes that have failed since the last version
@@ -292,7 +289,7 @@ class _Run:
         for node in nodes:
             config = ConfigRecord({**self._config, "server-round": self.model.version + 1})
             content = RecordDict({self._strategy._arrays_key: self.model.record, self._strategy._config_key: config})
-            messages.append(self._downlink.message(Message(content, node, "train"), True, None))
+            messages.append(self._downlink.message(Message(content, node, "train"), None))
         pushed = set(self._grid.push_messages(messages)) if messages else set()
         for node, message in zip(nodes, messages):
             if message.metadata.message_id not in pushed:

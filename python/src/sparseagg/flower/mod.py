@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import pathlib
 import pickle
+import shutil
+import tempfile
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +20,6 @@ import sparseagg as sa
 from sparseagg._internal.base.credentials import TLSArgument
 from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite
-from sparseagg.flower.downlink import Copies
 from sparseagg.flower.merge import changed_rows, check_shape
 from sparseagg.flower.model import (
     CONFIG,
@@ -31,6 +35,10 @@ from sparseagg.flower.model import (
 from sparseagg.flower.replies import only_arrays, weight_of
 
 CallNext = Callable[[Message, Context], Message]
+
+_KEPT_VERSIONS = 2  # of a model; a slow client's message may be one version behind the newest
+_KEPT_S = 7 * 24 * 3600  # models without a new version for so long are removed
+_ATTEMPTS = 5
 
 
 def sparse_mod(
@@ -92,7 +100,7 @@ class _SparseMod:
         if not message.has_content() or CONFIG not in message.content.config_records:
             return call_next(message, context)
         config = message.content.config_records[CONFIG]
-        kept = self._rebuild(config, message.content[config["arrays"]], context.node_id)
+        kept = self._rebuild(config, message.content[config["arrays"]])
         if kept is None:
             reason = f"{NEEDS_WHOLE}: this node has no copy of version {config['since']} or later"
             return Message(Error(PRECONDITION, reason), reply_to=message)
@@ -112,14 +120,12 @@ class _SparseMod:
         except (sa.SparseaggError, OSError) as error:  # such as a round that is closed already, or a file of TLS
             return Message(Error(PRECONDITION, f"sparseagg: client {client!r}: {error}"), reply_to=message)
         version = config["version"] if is_kept else -1
-        answer = {"client": client, "model": config["model"], "version": version, "partial": config["partial"]}
-        reply.content[CONFIG] = ConfigRecord(answer)
+        reply.content[CONFIG] = ConfigRecord({"client": client, "model": config["model"], "version": version})
         return reply
 
-    def _rebuild(self, config: ConfigRecord, sent: ArrayRecord, node: int) -> tuple[ArrayRecord, bool] | None:
+    def _rebuild(self, config: ConfigRecord, sent: ArrayRecord) -> tuple[ArrayRecord, bool] | None:
         """Returns the whole model, and whether it is kept; None if the copy that it is based on is lost."""
-        own, version = config["own"], config["version"]
-        model = f"{config['model']}-{node}" if own else config["model"]
+        model, version = config["model"], config["version"]
         sparse = [*config.get("rows", ()), *config.get("elements", ())]
         whole: dict[str, Array] = {name: sent[name] for name in config.get("names", ()) if name in sent}
         if config["since"] >= 0:
@@ -130,11 +136,11 @@ class _SparseMod:
             for name, values in zip(sparse, arrays):
                 if name in whole:
                     continue
-                if own or found < version:
+                if found < version:
                     rows = view(sent[name + ROWS])
                     values.reshape(-1, rows.shape[1])[view(sent[name + KEYS])] = rows
                 whole[name] = to_array(values)
-        kept = self._copies.save(model, version, {i: whole[name].data for i, name in enumerate(sparse)}, replace=own)
+        kept = self._copies.save(model, version, {i: whole[name].data for i, name in enumerate(sparse)})
         record = ArrayRecord()
         for name in config.get("names", ()):
             record[name] = whole[name]
@@ -218,3 +224,65 @@ def _partition(context: Context) -> str | int:
 def _ordered(client_id: str | int) -> str:
     """Returns an id whose order as text is that of numbers."""
     return f"{client_id:010d}" if isinstance(client_id, int) else client_id
+
+
+class Copies:
+    """A folder of models: FOLDER/MODEL/VERSION/TENSOR.npy; by default of this user's temporary files. Safe for
+    processes.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        # Not made by mkdtemp: the next process has to find it.
+        own = pathlib.Path(tempfile.gettempdir(), f"sparseagg-flower-{os.getuid()}")
+        self._folder = own if folder is None else pathlib.Path(folder)
+
+    def load(self, model: str, since: int, version: int) -> tuple[int, list[Any]] | None:
+        """Returns the newest copy from ``since`` to ``version``: its version, and its arrays; None if there is none."""
+        for _ in range(_ATTEMPTS):  # a copy may go while it is read, for a newer one has come
+            versions = [found for found in self._versions(model) if since <= found <= version]
+            if not versions:
+                return None
+            newest = max(versions)
+            with contextlib.suppress(OSError, ValueError):
+                folder = self._folder / model / str(newest)
+                return newest, [np.load(folder / f"{i}.npy") for i in range(len(list(folder.iterdir())))]
+        return None
+
+    def save(self, model: str, version: int, arrays: Mapping[int, bytes]) -> bool:
+        """Keeps a copy, given as npy files by position; all copies of a version are equal. Returns whether it is
+        there.
+        """
+        try:
+            self._make_folder(model)
+            target = self._folder / model / str(version)
+            if not target.is_dir():
+                written = pathlib.Path(tempfile.mkdtemp(prefix="new-", dir=self._folder / model))
+                try:
+                    for position, data in arrays.items():
+                        (written / f"{position}.npy").write_bytes(data)
+                    with contextlib.suppress(OSError):  # another node of this machine was faster
+                        written.rename(target)
+                finally:
+                    shutil.rmtree(written, ignore_errors=True)
+            for old in sorted(self._versions(model))[:-_KEPT_VERSIONS]:
+                shutil.rmtree(self._folder / model / str(old), ignore_errors=True)
+            return target.is_dir()
+        except OSError:  # such as a full disk
+            return False
+
+    def _versions(self, model: str) -> list[int]:
+        with contextlib.suppress(OSError):
+            return [int(path.name) for path in (self._folder / model).iterdir() if path.name.isdigit()]
+        return []
+
+    def _make_folder(self, model: str) -> None:
+        if (self._folder / model).is_dir():
+            return
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._folder.stat().st_uid != os.getuid():
+            raise PermissionError(f"{self._folder} is another user's")
+        for other in self._folder.iterdir():
+            with contextlib.suppress(OSError):
+                if time.time() - other.stat().st_mtime > _KEPT_S:
+                    shutil.rmtree(other, ignore_errors=True)
+        (self._folder / model).mkdir(exist_ok=True)

@@ -5,13 +5,11 @@ configuration, ``CONFIG``, goes with every message and reply:
 
     to a client     model, version    which model this is; the client's copy has this version afterwards
                     since             the copy that the rows are based on: at least this version; -1: the model is whole
-                    partial           whether the node was sent only those of the changed rows that it uses
-                    own               whether the nodes of a machine have copies of their own
                     names             all tensors, in the order of the model
                     rows, elements    the sparse ones among them, whose keys are rows or elements; no list is empty
                     arrays, weight    where the model is, and what the client's weight is called
                     round             (only with a server) the handle to submit to
-    to the server   model, partial    as above
+    to the server   model             as above
                     client            the id of the client's submission, which sets the order of sums
                     version           of the client's copy; -1: it keeps none
 """

@@ -14,7 +14,6 @@ from flwr.serverapp.strategy.result import Result
 from flwr.supercore import log
 
 import sparseagg as sa
-from sparseagg._internal.base.arguments import shown
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
 from sparseagg._internal.base.text import largest_of
 from sparseagg._internal.base.types import Op
@@ -87,11 +86,6 @@ class SparseMixin:
         tls, token: of this process's connection to the server, as of ``sparseagg.Client``, with a coordinator's token.
             By default the environment's. Clients have their own (``sparse_mod``).
         optimizer: takes the step of the server; None adds the merged differences.
-        rows_down: the rows that a client is sent for training. "changed": all that others have changed since the
-            client's copy. "used": those of them that the client has changed before; its other rows stay stale.
-            Then training that always uses the same rows, such as the words of a text, sees no difference. Evaluation
-            is sent all changed rows. Not with a server.
-        history_bytes: for the keys that changed in earlier rounds; a client whose copy is older is sent the model.
         options: of the rounds, as of ``sparseagg.RoundSpec``. A ``clip`` bounds the differences of the sparse tensors.
             ``on_nonfinite`` may also be a mapping from names or patterns to "reject" or "propagate".
         dp: differential privacy of the model, for each client in each round; experimental, see docs/privacy.md. All
@@ -124,8 +118,6 @@ class SparseMixin:
         tls: TLSArgument = None,
         token: TokenArgument = None,
         optimizer: RowOptimizer | None = None,
-        rows_down: str = "changed",
-        history_bytes: int = 1 << 28,
         options: Mapping[str, Any] | None = None,
         dp: sa.PrivacySpec | None = None,
         ledger: sa.PrivacyLedger | None = None,
@@ -134,19 +126,13 @@ class SparseMixin:
     ) -> None:
         check_goes_on(type(self), "aggregate_train", (SparseMixin,), FedAvg)
         super().__init__(*args, **kwargs)
-        if rows_down not in ("changed", "used") or (rows_down == "used" and server is not None):
-            raise sa.InvalidArgumentError(
-                f'rows_down must be "changed", or without a server "used", got {shown(rows_down)}'
-            )
         if not isinstance(server, str) and (tls, token) != (None, None):
             raise sa.InvalidArgumentError('tls and token are of the connection to server="host:port"')
         self._names = sparse, elements
-        self._used_only = rows_down == "used"
         self._op = op
         self._server = server
         self._credentials: dict[str, Any] = {"tls": tls, "token": token}
         self._optimizer = optimizer
-        self._history_bytes = history_bytes
         self._options = dict(options or {})
         if dp is None and (ledger, noise_key) != (None, None):
             raise sa.InvalidArgumentError("ledger and noise_key are for dp=sparseagg.PrivacySpec(…)")
@@ -231,7 +217,7 @@ class SparseMixin:
             self._warn(_OTHER_ARRAYS, message.metadata.dst_node_id, type(self).__name__)
             return message
         handle = self._opened().handle if _is_train(message) else None
-        return downlink.message(message, _is_train(message), handle)
+        return downlink.message(message, handle)
 
     def incoming(self, reply: Message) -> Message | None:
         """Merges a reply; returns what to report in its place, and None if the node needs the whole model."""
@@ -359,11 +345,9 @@ class SparseMixin:
         merge = self._opened()
         if merge.handle is None or arrays_of(content):
             client_id = with_node(client_id, node)
-            model, downlink = self._known()
             with naming_client(client_id):
-                update = update_of(only_arrays(content), model.tables)
+                update = update_of(only_arrays(content), self._known()[0].tables)
             merge.add(client_id, update, weight)
-            downlink.note_used(node, update)
         elif client_id in self._counted:
             raise sa.errors.AlreadyExistsError(
                 f"client {client_id!r}: another node has named this submission as its own"
@@ -384,7 +368,7 @@ class SparseMixin:
         version = 0 if self._model is None else self._model.version + 1
         tables = {name: Table.of(array, widths.get(name, 1)) for name, array in arrays.items()}
         self._model = Model(tables, version)
-        self._downlink = Downlink(self._model, self._sparse, settings, self._used_only, self._history_bytes)
+        self._downlink = Downlink(self._model, self._sparse, settings)
         return self._model.record
 
     def _take(self, arrays: ArrayRecord) -> ArrayRecord:
