@@ -48,6 +48,26 @@ def test_dense_sparse_result_fills_the_rest():
     assert rows.tolist() == [[0.0, 0.0], [1.0, 2.0], [0.0, 0.0], [3.0, 4.0], [0.0, 0.0]]
 
 
+def test_tensor_is_a_sequence_of_rows_and_an_array():
+    tensor = result([1, 3, 4], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], row_width=2)
+    assert [(int(key), row.tolist()) for key, row in tensor] == [(1, [1, 2]), (3, [3, 4]), (4, [5, 6])]
+    assert [(int(key), row) for key, row in result([1, 3], None)] == [(1, None), (3, None)]
+    for rows in (slice(2), slice(1, None), slice(None, None, -2), slice(9, 12)):
+        part = tensor[rows]
+        assert (part.keys.tolist(), part.values.tolist()) == (tensor.keys[rows].tolist(), tensor.values[rows].tolist())
+    assert np.shares_memory(tensor[:1].values, tensor.values)
+    assert np.array_equal(np.asarray(tensor), tensor.dense())
+    assert np.asarray(tensor, "float64").dtype == np.float64
+    with pytest.raises(TypeError, match=r"with a slice, as \[:10\], got 3; the row of a key k is"):
+        _ = tensor[3]
+    dense = result(None, [0.5, 1.0, 2.0, 3.0, 4.0], layout="dense")
+    assert (dense[3:].keys.tolist(), dense[3:].values.tolist(), "keys" in vars(dense)) == ([3, 4], [3, 4], False)
+    assert np.shares_memory(np.asarray(dense), dense.values)
+    assert not np.shares_memory(dense.__array__(copy=True), dense.values)
+    with pytest.raises(ValueError, match="copy=False"):
+        tensor.__array__(copy=False)
+
+
 def test_dense_without_bound_or_values_is_refused():
     with pytest.raises(sa.errors.FailedPreconditionError, match="num_rows 0"):
         result([1], [2.0], num_rows=0).dense()

@@ -43,6 +43,16 @@ def submitted(cluster, spec=SPEC, updates=None):
     return opened
 
 
+def test_round_like_an_update(cluster):
+    updates = updates_of()
+    with cluster.client().create_round(like=updates[CLIENTS[0]], op="mean") as opened:
+        for client_id, update in updates.items():
+            opened.submit(client_id, update)
+        assert digest(opened.finish()) == digest(sa.aggregate(updates, op="mean"))
+    with pytest.raises(sa.InvalidArgumentError, match="either a spec, or like=update"):
+        cluster.create_round(SPEC, op="mean")
+
+
 def failure_of(opened):
     with pytest.raises(sa.errors.RoundFailedError) as raised:
         opened.finish()

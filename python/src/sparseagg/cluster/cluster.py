@@ -16,8 +16,9 @@ from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result
 from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer, home_of
-from sparseagg._internal.spec.round_spec import RoundSpec, checked_spec
+from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.contributors import ClientId
+from sparseagg._internal.updates.inference import spec_of
 from sparseagg.cluster.cluster_round import ClusterRound
 from sparseagg.cluster.plan import Plan, on_all
 from sparseagg.cluster.range_merge import Executor, LocalExecutor, RayExecutor
@@ -75,9 +76,11 @@ class ClusterClient(contextlib.AbstractContextManager["ClusterClient"]):
         """Returns version, engine and limits of the first server."""
         return self._clients[0].server_info()
 
-    def create_round(self, spec: RoundSpec, round_id: str | None = None) -> ClusterRound:
+    def create_round(
+        self, /, spec: RoundSpec | None = None, round_id: str | None = None, *, like: Any = None, **options: Any
+    ) -> ClusterRound:
         """Creates a round on all servers: ``Cluster.create_round``."""
-        return self._cluster.create_round(spec, round_id)
+        return self._cluster.create_round(spec, round_id, like=like, **options)
 
     def get_round(self, name: str) -> ClusterRound:
         """Returns a round of the cluster by its id or name: ``Cluster.resume``."""
@@ -257,19 +260,22 @@ class Cluster(contextlib.AbstractContextManager["Cluster"]):
         """Returns an object with the methods of ``sparseagg.Client`` whose rounds are those of this cluster."""
         return ClusterClient(self, self._clients)
 
-    def create_round(self, spec: RoundSpec, round_id: str | None = None) -> ClusterRound:
+    def create_round(
+        self, /, spec: RoundSpec | None = None, round_id: str | None = None, *, like: Any = None, **options: Any
+    ) -> ClusterRound:
         """Creates a round on all servers. Safe to repeat with a ``round_id``, after an error too.
 
         Args:
             spec: what to compute. ``min_submissions``, ``max_submissions`` and ``on_empty`` are those of the round of
                 all servers. Not for clusters: ``deadline``, ``privacy``, and a bound l2 that scales updates.
-            round_id: as of ``Client.create_round``.
+            round_id, like, options: as of ``Client.create_round``.
 
         Raises:
             InvalidArgumentError: the spec makes no sense, or has such a field.
             AlreadyExistsError: the id is taken by another round.
             NotFoundError: a server has lost its part of a round that exists, with its data.
         """
+        spec = spec_of(spec, like, options)
         infos, servers = on_all(self._clients, Client.server_info), self.servers
         for name in _LIMITS:
             limits = {home.address: getattr(info.limits, name) for home, info in zip(servers, infos)}
@@ -291,7 +297,7 @@ class Cluster(contextlib.AbstractContextManager["Cluster"]):
                         f"server {home.address} has lost round {round_id} with its data: delete the round"
                     )
             homes = list(created) if len(created) == len(homes) else homes  # perhaps at addresses of before
-        specs = [server_spec(checked_spec(spec), homes, index) for index in range(len(homes))]
+        specs = [server_spec(spec, homes, index) for index in range(len(homes))]
         rounds: list[Round] = []
         try:
             for client, own in zip(self._clients, specs):

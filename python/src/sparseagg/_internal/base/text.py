@@ -9,11 +9,20 @@ _MOST_SHOWN = 5
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns a table in HTML; whatever text the cells have is shown as it is."""
-    lines = [("th", heads), *(("td", row) for row in rows)]
+    """Returns a table in HTML; whatever text the cells have is shown as it is. Columns of numbers are on the right.
+
+    A column is of numbers if its first cell is one, or ends with "%".
+    """
+    rows = list(rows)
+    sides = ["left" if isinstance(cell, str) and not cell.endswith("%") else "right" for cell in (rows or [heads])[0]]
     made = [
-        "<tr>" + "".join(f"<{kind}>{html.escape(plain(str(cell)))}</{kind}>" for cell in cells) + "</tr>"
-        for kind, cells in lines
+        "<tr>"
+        + "".join(
+            f'<{kind} style="text-align: {side}">{html.escape(plain(str(cell)))}</{kind}>'
+            for side, cell in zip(sides, cells)
+        )
+        + "</tr>"
+        for kind, cells in [("th", heads), *(("td", row) for row in rows)]
     ]
     return "<table>" + "".join(made) + "</table>"
 

@@ -31,7 +31,7 @@ from sparseagg._internal.results.result import Result
 from sparseagg._internal.results.server_info import ServerInfo
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.updates.contributors import checked_updates, named_updates
-from sparseagg._internal.updates.inference import spec_like, with_spec
+from sparseagg._internal.updates.inference import spec_of, with_spec
 from sparseagg._internal.wire.encode import ValueEncoding, WireFormat
 from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -201,9 +201,7 @@ class Client(TaskCalls, StreamCalls):
             AlreadyExistsError: the server has a round of this id with another spec.
             ResourceExhaustedError: the server has too many rounds, or no memory for this one.
         """
-        if (spec is None) == (like is None) or (options and like is None):
-            raise InvalidArgumentError("create_round takes either a spec, or like=update and options such as op")
-        request = create_request(spec_like(like, options) if spec is None else spec, round_id)
+        request = create_request(spec_of(spec, like, options), round_id)
         return Round(self._connection, RoundInfo._from_proto(await self._connection.call("CreateRound", request)))
 
     async def get_round(self, name: str) -> Round:

@@ -278,24 +278,31 @@ class DeviceTensorResult:
 
 
 def draw(tensors: Sequence[Forms]) -> Any:
-    """Returns a figure with the places and the counts of the rows of each tensor. Each must be sparse and have rows."""
+    """Returns a figure with the places and the counts of the rows of each tensor."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     figure = Figure(figsize=(10, 2.6 * len(tensors)), layout="constrained")
     FigureCanvasAgg(figure)
     for tensor, (places, counts) in zip(tensors, figure.subplots(len(tensors), 2, squeeze=False)):
         end = tensor.num_rows or 1 << 64
         edges = np.linspace(0.0, float(end), _PARTS + 1)
-        rows, _ = np.histogram(tensor.keys.astype(np.float64), edges)
-        places.stairs(rows / (edges[1] - edges[0]), edges, fill=True)
+        whole = tensor._is_whole()  # whose keys are not made for this
+        shares = np.ones(_PARTS) if whole else np.histogram(tensor.keys.astype(np.float64), edges)[0] / np.diff(edges)
+        places.stairs(shares, edges, fill=True)
         places.set(title=plain(tensor.name), xlabel="key", ylabel="share of the rows")
-        if tensor.counts is None:
+        places.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
+        places.yaxis.set_major_formatter(PercentFormatter(1.0))
+        if tensor.counts is None or not len(tensor):
             counts.set_axis_off()
-            counts.text(0, 0.5, "no counts: the round was made without return_counts")
+            why = "no counts: the round was made without return_counts" if len(tensor) else "no rows"
+            counts.text(0, 0.5, why)
             continue
-        counts.hist(tensor.counts, bins=min(_PARTS, int(tensor.counts.max())))
+        bars = np.unique(np.linspace(1, int(tensor.counts.max()) + 1, _PARTS + 1).astype(int))
+        counts.hist(tensor.counts, bins=bars - 0.5)
         counts.set(title=f"{len(tensor):,} rows", xlabel="clients of a row", ylabel="rows", yscale="log")
+        counts.xaxis.set_major_locator(MaxNLocator(nbins="auto", integer=True))
     return figure
 
 

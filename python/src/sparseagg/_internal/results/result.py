@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import html
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +24,9 @@ from sparseagg.errors import FailedPreconditionError, InvalidArgumentError, OutO
 
 # Values that are added at a time, so that their float64 sums stay in the cache.
 _BLOCK_VALUES = 1 << 15
+
+# Of the table that a notebook shows.
+_ROWS_SHOWN, _VALUES_SHOWN = 10, 8
 
 
 class Addition:
@@ -172,6 +177,10 @@ class _TorchTarget:
 class TensorResult(Forms):
     """One tensor's result, or the part of it within the range of keys that the caller asked for.
 
+        for key, row in tensor: ...  # in the order of keys; the row of a union is None
+        tensor[:10]                  # rows by position, as a TensorResult; their arrays are views
+        np.asarray(tensor)           # the same as tensor.dense()
+
     Attributes:
         name: the tensor's name.
         layout: "sparse" or "dense".
@@ -223,9 +232,50 @@ class TensorResult(Forms):
     def __len__(self) -> int:
         return len(self.keys) if "keys" in vars(self) else self.num_rows
 
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return zip(self.keys, itertools.repeat(None) if self.values is None else self.values)
+
+    def __getitem__(self, rows: slice) -> TensorResult:
+        if not isinstance(rows, slice):
+            raise TypeError(
+                f"tensor {self.name!r}: rows are taken by position with a slice, as [:10], got {shown(rows)}; the row "
+                "of a key k is tensor.values[tensor.keys == k]"
+            )
+        if "keys" in vars(self):
+            keys = self.keys[rows]
+        else:
+            keys = np.arange(*rows.indices(self.num_rows), dtype=f"u{key_bytes(self.num_rows)}")
+        cut: dict[str, Any] = {}
+        for name in ("values", "counts", "weights", "moments"):
+            column = getattr(self, name)
+            cut[name] = None if column is None else column[rows]
+        return dataclasses.replace(self, keys=keys, **cut)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.dense()
+        if copy is False and array is not self.values:
+            raise ValueError(f"tensor {self.name!r} has no array of all its rows to share: copy=False cannot be")
+        return np.array(array, dtype) if copy else np.asarray(array, dtype)
+
     def __repr__(self) -> str:
         rows = f"{len(self)} keys" if self.values is None else f"{len(self)} rows of {self.row_width}"
         return f"TensorResult({self.name!r}, {self.layout}, {self.dtype}, {rows}, num_rows {self.num_rows})"
+
+    def _repr_html_(self) -> str:
+        """The first rows with their keys, which notebooks show."""
+        first = self[:_ROWS_SHOWN]
+        extra = {"clients": first.counts, "weight": first.weights}
+        columns: dict[str, Iterable[Any]] = {"key": first.keys}
+        columns.update({head: column for head, column in extra.items() if column is not None})
+        if first.values is not None:
+            values = first.values.reshape(len(first), self.row_width)[:, :_VALUES_SHOWN]
+            heads = ["value"] if self.row_width == 1 else map(str, range(values.shape[1]))
+            columns.update(zip(heads, values.T))
+        rows = [list(row) for row in zip(*columns.values())]
+        more = f"; the first {len(first)}" if len(first) < len(self) else ""
+        if self.values is not None and self.row_width > _VALUES_SHOWN:
+            more += f", {_VALUES_SHOWN} of {self.row_width} values of each"
+        return f"<p>{html.escape(plain(repr(self)))}{more}</p>" + html_table(list(columns), rows)
 
     def add_to(self, target: Any, alpha: float = 1.0) -> None:
         """Adds alpha × the rows to an array, in place. Keys that this result does not have keep their values.
@@ -276,7 +326,7 @@ def _have_same_bits(one: Array, other: Array) -> bool:
 
 
 def _share(tensor: TensorResult) -> str:
-    return f"{len(tensor) / tensor.num_rows:.3g}" if tensor.num_rows else ""
+    return f"{100 * len(tensor) / tensor.num_rows:.3g}%" if tensor.num_rows else ""
 
 
 def _clients(tensor: TensorResult) -> str:
@@ -330,17 +380,14 @@ class Result(Mapping[str, TensorResult]):
     def plot(self) -> Any:
         """Draws where rows are, and how many clients stand behind a row; returns a figure of matplotlib.
 
-        One line of pictures for each sparse tensor: the share of the rows that the result has, over the range of keys
-        in 64 parts; and, with ``return_counts``, a histogram of the counts. Needs ``pip install matplotlib``.
+        One line of pictures for each of the first 100 tensors: the share of the rows that the result has, over the
+        range of keys in 64 parts; and, with ``return_counts``, a histogram of the counts. Needs
+        ``pip install matplotlib``.
 
         Raises:
             ModuleNotFoundError: there is no matplotlib.
-            FailedPreconditionError: no tensor is sparse and has rows.
         """
-        tensors = [tensor for tensor in self.values() if tensor.layout == "sparse" and len(tensor)]
-        if not tensors:
-            raise FailedPreconditionError("no tensor of the result is sparse and has rows: there is nothing to draw")
-        return draw(tensors)
+        return draw(list(self.values())[:100])
 
     def add_to(self, model: Any, alpha: float = 1.0) -> None:
         """Adds alpha × the rows of every tensor to the arrays of a model, in place; see ``TensorResult.add_to``.

@@ -162,6 +162,13 @@ class TensorSpec(Described):
             {"name": self.name, "dtype": self.dtype, "num_rows": self.num_rows, "row_width": self.row_width}
         )
 
+    def _repr_html_(self) -> str:
+        """Sizes and options as a table, which notebooks show."""
+        shown: dict[str, Any] = {"tensor": self.name, "layout": self.layout, "dtype": self.dtype}
+        shown.update({"rows": self.num_rows or "any", "values of a row": self.row_width})
+        shown.update({"shape": str(self.shape)} if self.shape else {}, **self.given_options)
+        return html_table(list(shown), [list(shown.values())])
+
     @functools.cached_property
     def key_bytes(self) -> int:
         """Bytes of one key on the wire: 4 where num_rows allows, else 8."""

@@ -59,6 +59,13 @@ def with_spec(updates: Any, spec: Any, options: Mapping[str, Any]) -> tuple[Any,
     return others, spec
 
 
+def spec_of(spec: RoundSpec | None, like: Any, options: Mapping[str, Any]) -> RoundSpec:
+    """Returns the given spec, or that of rounds of updates such as ``like``; exactly one of the two is given."""
+    if (spec is None) == (like is None) or (options and like is None):
+        raise InvalidArgumentError("create_round takes either a spec, or like=update and options such as op")
+    return spec_like(like, options) if spec is None else checked_spec(spec)
+
+
 def spec_like(update: Any, options: Mapping[str, Any], client_id: str | None = None) -> RoundSpec:
     """Returns the spec of rounds of such updates. An update with a weight makes a sum or mean "by_weight"."""
     tensor_fields = _form(client_id, update)
