@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -31,9 +32,10 @@ def sparse_diff(before: Any, after: Any, sparse: list[str], elements: list[str] 
     Args:
         before: the model that the client received: an FLModel, or NumPy arrays or torch tensors by name.
         after: the trained model, likewise. Tensors that only one of the two has are left out. Shapes may differ in axes
-            of length 1.
+            of length 1. A sparse tensor may be the first rows, and one of ``elements`` any corner, of the received one,
+            as LoRA factors of a smaller rank are.
         sparse: names of tensors.
-        elements: names of tensors of which single elements are sent, at their flat positions.
+        elements: names of tensors of which single elements are sent, at their flat positions in the received one.
 
     Returns:
         An FLModel of params_type DIFF with the metrics and meta of ``after``, if that is one; else the params alone.
@@ -55,9 +57,15 @@ def sparse_diff(before: Any, after: Any, sparse: list[str], elements: list[str] 
     for name in before:
         if name in after:
             with naming_tensor(name):
-                delta = _difference(name, to_array(before[name]), to_array(after[name]))
+                old, new = to_array(before[name]), to_array(after[name])
+                is_corner = name in elements or (name in sparse and new.shape[1:] == old.shape[1:])
+                if is_corner and new.ndim == old.ndim and all(map(operator.le, new.shape, old.shape)):
+                    old, whole = old[tuple(map(slice, new.shape))], tuple(old.shape)
+                else:
+                    whole = None
+                delta = _difference(name, old, new)
             is_sparse = name in sparse or name in elements
-            params.update(changed_rows(name, delta, name in elements) if is_sparse else {name: delta})
+            params.update(changed_rows(name, delta, name in elements, whole) if is_sparse else {name: delta})
     return params
 
 
@@ -65,7 +73,7 @@ def _difference(name: str, before: Any, after: Any) -> Any:
     if not spec_options.is_like(after.shape, before.shape):
         raise sa.InvalidArgumentError(
             f"tensor {name!r} has shape {tuple(after.shape)} after training; the received model's has "
-            f"{tuple(before.shape)}. Rows of a smaller tensor are sent as name:keys and name:rows"
+            f"{tuple(before.shape)}: name it in sparse if it has the first rows, in elements if it is another corner"
         )
     after = after.reshape(before.shape)
     dtype = str(before.dtype).rpartition(".")[2]
@@ -209,14 +217,19 @@ def copy_of(array: Any) -> Any:
     return array.copy(order="C") if isinstance(array, np.ndarray) else array.clone().contiguous()
 
 
-def changed_rows(name: str, delta: Any, by_element: bool) -> dict[str, Any]:
+def changed_rows(name: str, delta: Any, by_element: bool, whole: tuple[int, ...] | None = None) -> dict[str, Any]:
+    """Returns keys and rows as params. Of a delta that is a corner of a tensor of shape ``whole``, keys are of that."""
+    shape = tuple(delta.shape)
     if by_element:
         delta = delta.reshape(-1)
     if not delta.ndim:
         raise sa.InvalidArgumentError(f"tensor {name!r} is a scalar, which has no rows")
     changed = (delta != 0).reshape(len(delta), -1).any(1)
-    keys = np.flatnonzero(changed) if isinstance(delta, np.ndarray) else changed.nonzero().reshape(-1)
-    return {name + KEYS: keys, name + ROWS: delta[keys]}
+    keys = np.flatnonzero(numpy_of(changed))
+    rows = delta[keys]
+    if by_element and whole not in (None, shape):
+        keys = np.ravel_multi_index(np.unravel_index(keys, shape), whole)
+    return pair_of(name, keys, rows, like=delta)
 
 
 def pair_of(name: str, keys: Any, rows: Any, like: Any) -> dict[str, Any]:
