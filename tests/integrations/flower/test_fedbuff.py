@@ -116,6 +116,19 @@ def test_versions_are_those_of_float64_arithmetic(tmp_path: Any, mods: bool) -> 
     assert set(result.train_metrics_clientapp) == set(range(1, 9))
 
 
+@pytest.mark.parametrize("silent", [[], [3]])
+def test_clients_evaluate_each_version(tmp_path: Any, silent: list[int]) -> None:
+    grid = LocalGrid(jobs.make_client_app([sparse_mod(copies=tmp_path)]), NODES, silent=silent)
+    result, models = run(grid.app, grid=grid, versions=8, evaluate_nodes=2, timeout=5 if silent else 60)
+    found = result.evaluate_metrics_clientapp
+    # A node that has lost its copy of a version evaluates the one that it is sent whole.
+    assert 8 in found, "the evaluations of the last version are awaited"
+    assert 4 <= len(found) <= 8
+    for version, metrics in found.items():
+        checksum = sum(array.astype(np.float64).sum() for array in models[version].values())
+        assert metrics["checksum"] == pytest.approx(checksum, rel=1e-12)
+
+
 def test_a_server_has_the_versions_and_gives_the_same_bits(tmp_path: Any) -> None:
     app = jobs.make_client_app([sparse_mod(copies=tmp_path)])
     _, models = run(app)

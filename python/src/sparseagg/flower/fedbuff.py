@@ -38,6 +38,7 @@ class _Sent:
     node: int  # whose it is
     model: Model  # that the node was sent; its version is the base version of the update
     deadline: float  # after it another client is asked; the reply still counts
+    kind: str  # "train" or "evaluate"
     again: bool  # whether it repeats, with the whole model, a message whose node had lost its copy
 
 
@@ -70,6 +71,8 @@ class SparseFedBuff:
         options: of each version, as of ``sparseagg.RoundSpec``. By default each update has one vote, and the divisor is
             the number of updates, as in FedBuff: ``weighting="uniform"``, ``mean_divisor="submissions"``.
         min_nodes: for which the start waits.
+        evaluate_nodes: idle clients that are asked to evaluate each version, at most; they do not count as training. A
+            node that has lost its copy of the version evaluates the newest one.
         seed: of the choice among idle clients; None: another one in each run.
         weighted_by_key, arrayrecord_key, configrecord_key: names of records, as of Flower's ``FedAvg``.
 
@@ -94,6 +97,7 @@ class SparseFedBuff:
         op: Op = "mean",
         options: Mapping[str, Any] | None = None,
         min_nodes: int = 1,
+        evaluate_nodes: int = 0,
         seed: int | None = None,
         weighted_by_key: str = "num-examples",
         arrayrecord_key: str = "arrays",
@@ -103,6 +107,7 @@ class SparseFedBuff:
         self._concurrency = checked_integer("concurrency must be 1 or more", concurrency, 1, 1 << 20)
         self._buffer = checked_integer("buffer must be 1 or more", buffer, 1, 1 << 32)
         self._min_nodes = checked_integer("min_nodes must be 1 or more", min_nodes, 1, 1 << 32)
+        self._evaluate_nodes = checked_integer("evaluate_nodes must be 0 or more", evaluate_nodes, 0, 1 << 32)
         staleness = sa.staleness.polynomial(0.5) if staleness is None else staleness
         self._staleness_table = sa.staleness.table(staleness, max_staleness)
         self._server, self._stream_id = server, stream_id
@@ -125,6 +130,7 @@ class SparseFedBuff:
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         *,
         initial_version: int | None = None,
+        evaluate_config: ConfigRecord | None = None,
     ) -> Result:
         """Runs until there are so many versions.
 
@@ -142,6 +148,7 @@ class SparseFedBuff:
             initial_version: the version of the stream that ``initial_arrays`` are: 0 for the model that the stream
                 began with, or that of a model that ``evaluate_fn`` has kept. An optimizer must have the state of then.
                 None: the stream is new.
+            evaluate_config: as ``train_config``, for the clients that evaluate; its "server-round" is their version.
 
         Raises:
             FailedPreconditionError: the stream has commits, and ``initial_version`` is None; or versions since then
@@ -149,15 +156,17 @@ class SparseFedBuff:
             InvalidArgumentError: there is no such version yet, or an argument is out of range.
 
         Returns:
-            The last model; ``train_metrics_clientapp`` and ``evaluate_metrics_serverapp`` by version.
+            The last model; ``train_metrics_clientapp``, ``evaluate_metrics_clientapp`` and
+            ``evaluate_metrics_serverapp`` by version.
         """
         if initial_version is not None:
             checked_integer("initial_version must be 0 or more", initial_version, 0, 1 << 62)
         timeout = checked_number("timeout must be a number of seconds, 0 or more", timeout)
-        config = train_config or ConfigRecord()
-        run = _Run(self, grid, initial_arrays, timeout, config, evaluate_fn, initial_version)
+        configs = {"train": dict(train_config or {}), "evaluate": dict(evaluate_config or {})}
+        run = _Run(self, grid, initial_arrays, timeout, configs, evaluate_fn, initial_version)
         try:
             run.go_on_until(num_versions)
+            run.await_evaluations()
         finally:
             run.close()
         run.result.arrays = ArrayRecord({name: table.to_array() for name, table in run.model.tables.items()})
@@ -173,12 +182,12 @@ class _Run:
         grid: Grid,
         arrays: ArrayRecord,
         timeout: float,
-        config: ConfigRecord,
+        configs: Mapping[str, dict[str, Any]],
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
         initial_version: int | None,
     ) -> None:
         self._strategy, self._grid, self._timeout, self._evaluate_fn = strategy, grid, timeout, evaluate_fn
-        self._config = dict(config)
+        self._configs = configs
         sparse, elements = strategy._names
         widths, settings = sparse_layout(
             arrays, sparse, elements, strategy._op, strategy._arrays_key, strategy._weight_key
@@ -192,6 +201,7 @@ class _Run:
         self._waiting: dict[str, _Sent] = {}
         self._resting: set[int] = set()  # nodes that have failed since the last version
         self._replies: dict[int, list[Message]] = {}  # without arrays, by version
+        self._evaluations: dict[int, list[Message]] = {}  # likewise
         self._has_started = False  # min_nodes have been there
         self._has_warned = False
         self._last_sign = time.monotonic()
@@ -248,7 +258,7 @@ class _Run:
                 continue
             self._catch_up()  # with a cut by the stream's timer, or by somebody else
             # A client that is late may still reply, but no version waits for it.
-            is_stuck = self._resting and not self._num_busy() and not self._cut_early()
+            is_stuck = self._resting and not self._num_busy("train") and not self._cut_early()
             if is_stuck and not self._waiting:
                 log(ERROR, "SparseFedBuff: all clients have failed since version %d; the run ends", self.model.version)
                 return
@@ -257,6 +267,22 @@ class _Run:
                 return
             time.sleep(wait)
             wait = min(2 * wait, _MOST_WAIT_S)
+
+    def await_evaluations(self) -> None:
+        """Takes the evaluations that are under way, until their deadlines, and averages those of each version."""
+        wait = _LEAST_WAIT_S
+        while self._num_busy("evaluate"):
+            waiting = [message_id for message_id, sent in self._waiting.items() if sent.kind == "evaluate"]
+            arrived = list(self._grid.pull_messages(waiting))
+            for reply in arrived:
+                self._take(reply)
+            if not arrived:
+                time.sleep(wait)
+            wait = _LEAST_WAIT_S if arrived else min(2 * wait, _MOST_WAIT_S)
+        for version, replies in sorted(self._evaluations.items()):
+            metrics = averaged(replies, aggregate_metricrecords, self._strategy._weight_key)
+            if metrics:
+                self.result.evaluate_metrics_clientapp[version] = metrics
 
     def close(self) -> None:
         """Deletes the stream, unless the user has named it."""
@@ -268,28 +294,30 @@ class _Run:
         if self._client is not self._strategy._server:
             self._client.close()
 
-    def _num_busy(self) -> int:
+    def _num_busy(self, kind: str) -> int:
         now = time.monotonic()
-        return sum(sent.deadline > now for sent in self._waiting.values())
+        return sum(sent.deadline > now and sent.kind == kind for sent in self._waiting.values())
 
     def _ask_idle_nodes(self) -> None:
-        busy = self._num_busy()
+        busy = self._num_busy("train")
         if busy >= self._strategy._concurrency:
             return
         nodes = set(self._grid.get_node_ids())
         self._has_started = self._has_started or len(nodes) >= self._strategy._min_nodes
-        if not self._has_started:
-            return
-        idle = sorted(nodes - self._resting - {sent.node for sent in self._waiting.values()})
-        chosen = self._strategy._rng.permutation(len(idle))[: self._strategy._concurrency - busy]
-        self._send([idle[i] for i in chosen])
+        if self._has_started:
+            self._send(self._drawn(nodes, self._strategy._concurrency - busy), "train")
 
-    def _send(self, nodes: list[int], again: bool = False) -> None:
+    def _drawn(self, nodes: set[int], most: int) -> list[int]:
+        """Returns so many idle nodes, or all of them, in a random order."""
+        idle = sorted(nodes - self._resting - {sent.node for sent in self._waiting.values()})
+        return [idle[i] for i in self._strategy._rng.permutation(len(idle))[:most]]
+
+    def _send(self, nodes: list[int], kind: str, again: bool = False) -> None:
         messages = []
         for node in nodes:
-            config = ConfigRecord({**self._config, "server-round": self.model.version + 1})
+            config = ConfigRecord({**self._configs[kind], "server-round": self.model.version + (kind == "train")})
             content = RecordDict({self._strategy._arrays_key: self.model.record, self._strategy._config_key: config})
-            messages.append(self._downlink.message(Message(content, node, "train"), None))
+            messages.append(self._downlink.message(Message(content, node, kind), None))
         pushed = set(self._grid.push_messages(messages)) if messages else set()
         for node, message in zip(nodes, messages):
             if message.metadata.message_id not in pushed:
@@ -297,10 +325,10 @@ class _Run:
                 continue
             self._last_sign = time.monotonic()
             deadline = self._last_sign + self._timeout
-            self._waiting[message.metadata.message_id] = _Sent(node, self.model, deadline, again)
+            self._waiting[message.metadata.message_id] = _Sent(node, self.model, deadline, kind, again)
 
     def _take(self, reply: Message) -> None:
-        """Commits the update of a reply, whose client is idle again."""
+        """Commits the update of a reply, or keeps its metrics. The client is idle again."""
         message_id = reply.metadata.reply_to_message_id
         sent = self._waiting.pop(message_id, None)
         if sent is None:
@@ -309,9 +337,14 @@ class _Run:
             reason = reply.error.reason or f"code {reply.error.code}"
             if reason.startswith(NEEDS_WHOLE) and not sent.again:
                 self._downlink.forget(sent.node)
-                self._send([sent.node], again=True)
+                self._send([sent.node], sent.kind, again=True)
             else:
                 self._fail(sent.node, reason)
+            return
+        if sent.kind == "evaluate":
+            self._downlink.note(sent.node, reply.content.config_records.get(CONFIG))
+            reply.content = without_arrays(reply.content)
+            self._evaluations.setdefault(sent.model.version, []).append(reply)
             return
         try:
             commit = self._commit(message_id, sent, reply.content)
@@ -386,6 +419,8 @@ class _Run:
         if metrics:
             self.result.train_metrics_clientapp[version.version] = metrics
         self._evaluate()
+        if self._strategy._evaluate_nodes:
+            self._send(self._drawn(set(self._grid.get_node_ids()), self._strategy._evaluate_nodes), "evaluate")
 
     def _evaluate(self) -> None:
         if self._evaluate_fn is None:
