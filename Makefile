@@ -90,6 +90,11 @@ test-ray: build ## rounds over several servers with Ray from PyPI, in an environ
 	  -p no:cacheprovider -k 'ray or parquet or parts' \
 	  tests/python/cluster tests/system/test_cluster_crash_cycles.py
 
+.PHONY: test-languages
+test-languages: $(VENV)/.test deps-languages build ## a first round in seven languages, by Debian's compilers (some minutes)
+	SPARSEAGG_TEST_LANGUAGES=1 SPARSEAGG_SERVER=$(CURDIR)/$(SERVER) $(PYTEST) -r s tests/python/gateway/test_languages.py \
+	  $(PYTEST_ARGS)
+
 .PHONY: test-tutorials
 test-tutorials: build ## the tutorials of Flower and NVFlare, with these from PyPI in an environment of its own (some minutes)
 	test -d build/tutorials-venv || $(PYTHON) -m venv build/tutorials-venv
@@ -219,7 +224,7 @@ bench: build/dev/.with-python $(BENCH_NEEDS_$(MODE)) ## measures MODE=merge, rou
 
 ## Build
 
-DEPS := $(addprefix deps-,build python extension test browser sanitize bundle lint deploy)
+DEPS := $(addprefix deps-,build python extension test browser languages sanitize bundle lint deploy)
 
 .PHONY: deps $(DEPS)
 deps: deps-build deps-test deps-extension $(VENV)/.demo $(VENV)/.test ## Debian packages and the Python environment, where missing

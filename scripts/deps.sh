@@ -14,6 +14,9 @@ declare -A packages=(
   [extension]='dpkg-dev xz-utils'
   [test]='libgtest-dev libgmock-dev faketime'
   [browser]='chromium chromium-driver nodejs curl'
+  [languages]='golang-go golang-google-grpc-dev golang-github-golang-protobuf-1-5-dev protoc-gen-go-1-5 protoc-gen-go-grpc
+               default-jdk-headless libgrpc-java libnetty-java libperfmark-java libprotobuf-java protobuf-compiler-grpc-java-plugin
+               ruby-grpc ruby-grpc-tools cargo librust-ureq-dev librust-serde-json-dev librust-base64-dev'
   [sanitize]='clang-14 libclang-rt-14-dev llvm-14'
   [bundle]='dpkg-dev xz-utils'
   [deploy]='podman runc netavark aardvark-dns iptables iproute2 mmdebstrap openssl'
