@@ -43,6 +43,12 @@ Bytes32 HkdfBytes(absl::string_view key, absl::string_view info) {
   return bytes;
 }
 
+// Before libsodium is used by several threads; chooses the fastest ChaCha20 of the machine.
+void InitSodium() {
+  static const int chosen = sodium_init();
+  static_cast<void>(chosen);
+}
+
 }  // namespace
 
 Sha256::Sha256() { crypto_hash_sha256_init(&state_); }
@@ -83,14 +89,14 @@ std::string Hkdf(absl::string_view key, absl::string_view salt, absl::string_vie
 }
 
 std::string DrawReleaseId() {
+  InitSodium();
   std::string id(NoiseSource::kReleaseIdBytes, '\0');
   randombytes_buf(id.data(), id.size());
   return id;
 }
 
 Bytes32 DeriveRoundKey(const NoiseSource& source, const Bytes32& spec_digest, const Bytes32& root) {
-  static const int chosen = sodium_init();  // chooses the fastest ChaCha20 of the machine
-  static_cast<void>(chosen);
+  InitSodium();
   const bool has_release = !source.release_id.empty();
   std::string info = has_release ? "sparseagg round noise 2" : "sparseagg round noise 1";
   AppendText(source.tenant, info);
