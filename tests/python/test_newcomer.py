@@ -40,6 +40,34 @@ def test_error_names_what_was_meant(call, error, meant):
         call()
 
 
+WITHOUT_BOUND = sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=0)])
+
+
+@pytest.mark.parametrize(
+    ("call", "way_out"),
+    [
+        (lambda: sa.RoundSpec([], op="average"), "did you mean 'mean'"),
+        (lambda: sa.RoundSpec({"w": (10, 2)}), "RoundSpec.like makes one of arrays"),
+        (lambda: sa.RoundSpec(SPEC.tensors[0]), "must be a list of TensorSpec"),
+        (lambda: sa.TensorSpec("w", "float32", 10), "; (10,) has one axis"),
+        (lambda: sa.aggregate([UPDATE], UPDATE), "create_round(like=update) makes one of an update"),
+        (lambda: sa.aggregate([{**UPDATE, "embedding": ([1, 2], np.ones((4, 2)))}], SPEC), "have shape (2, 4)"),
+        (lambda: sa.aggregate([{"w": (np.array([True]), [1.0])}], WITHOUT_BOUND), "np.flatnonzero(mask)"),
+        (lambda: sa.aggregate([{"w": ([1], [1j])}], WITHOUT_BOUND), "values.astype('float32')"),
+        (lambda: sa.Aggregator(SPEC).add(UPDATE, "a"), "it comes before the update"),
+        (lambda: sa.Aggregator(SPEC).add("a", (UPDATE, 1.0)), "the weight is an argument of its own"),
+        (lambda: sa.TopK(), "TopK(fraction=0.01)"),
+        (lambda: np.asarray(sa.aggregate([{"w": ([1], [1.0])}])["w"]), ".keys and .values have its rows"),
+        (lambda: sa.aggregate([UPDATE], SPEC)["bias"].add_to(np.zeros(10, int)), "give one of floats"),
+    ],
+)
+def test_error_has_a_way_out_on_one_line(call, way_out):
+    with pytest.raises(sa.SparseaggError) as refused:
+        call()
+    assert way_out in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 def test_error_without_a_near_word_suggests_none():
     with pytest.raises(sa.InvalidArgumentError, match=r"known: sum, mean, .*quantile$"):
         sa.RoundSpec([], op="zzz")

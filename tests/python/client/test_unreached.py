@@ -271,4 +271,4 @@ def test_localhost_is_this_machine_where_no_hosts_file_names_it(monkeypatch):
         address = f"localhost:{listener.getsockname()[1]}"
     obstacle = find_obstacle(address, False, "", 5)
     assert obstacle is not None
-    assert obstacle.text == f"nothing listens at {address}: is a server running?"
+    assert obstacle.text == f"nothing listens at {address}: is a server running? (`sparseagg server` starts one)"

@@ -138,8 +138,9 @@ def test_round_that_is_cancelled_has_no_result(any_client):
 
 def test_round_that_is_open_has_no_result(any_client):
     opened = any_client.create_round(ONE)
+    text = "rounds/ID is still open; finish() or start_merge() closes it"
     for call in (opened.wait, opened.result):
-        assert refusal(lambda call=call: call(timeout=0.02)) == ("DeadlineExceededError", "rounds/ID is still open")
+        assert refusal(lambda call=call: call(timeout=0.02)) == ("DeadlineExceededError", text)
     opened.finish()
     assert refusal(lambda: opened.submit("a", UPDATE)) == ("RoundClosedError", "rounds/ID is done")
     assert len(opened.finish()["v"]) == 0

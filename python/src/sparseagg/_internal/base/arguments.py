@@ -87,7 +87,7 @@ def checked_seconds(what: str, seconds: Any) -> float | None:
 def shown(value: Any) -> str:
     """Returns ``repr(value)`` for an error, cut where it is long."""
     try:
-        text = repr(value)
+        text = " ".join(repr(value).split())
     except ValueError:  # Python prints no integers of thousands of digits
         return f"{type(value).__name__} with more digits than Python prints"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
@@ -114,7 +114,8 @@ def checked_key_range(keys: Any) -> tuple[int, int]:
 
 def did_you_mean(word: Any, known: Iterable[str]) -> str:
     """Returns the end of an error's text that names the nearest of the ``known`` words, or "" if none is near."""
-    nearest = difflib.get_close_matches(word, list(known), 1) if isinstance(word, str) else []
+    word = {"average": "mean", "avg": "mean"}.get(word, word) if isinstance(word, str) else ""
+    nearest = difflib.get_close_matches(word, list(known), 1)
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 

@@ -70,7 +70,9 @@ def find_obstacle(address: str, has_tls: bool, details: str, timeout_s: float) -
         with _connected(address, until) as connection:
             greeting = _tls_greeting(connection, address)
     except (ConnectionRefusedError, FileNotFoundError):
-        return Obstacle(f"nothing listens at {address}: is a server running?", is_absence=True)
+        return Obstacle(
+            f"nothing listens at {address}: is a server running? (`sparseagg server` starts one)", is_absence=True
+        )
     except socket.gaierror:
         return Obstacle(f"there is no host of the name in {address}: is the address right?", is_absence=True)
     except OSError:  # silent, or not to be reached from here

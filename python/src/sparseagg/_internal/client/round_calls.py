@@ -94,7 +94,8 @@ class RoundCalls(RoundAttributes):
             if self.info.ended:
                 return self.info
             if seconds_to(deadline) == 0:
-                raise DeadlineExceededError(f"{self.name} is still {self.info.state}")
+                cure = "; finish() or start_merge() closes it" if self.info.state == "open" else ""
+                raise DeadlineExceededError(f"{self.name} is still {self.info.state}{cure}")
             # The server may have answered early, at its own --max-wait.
             await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
 

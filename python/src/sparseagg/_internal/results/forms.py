@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _PARTS = 64
+_UNBOUNDED = "; .keys and .values have its rows, and TensorSpec(num_rows=…) bounds the keys"
 
 
 class Forms:
@@ -65,7 +66,7 @@ class Forms:
         """
         values = self._values()
         if self.shape is None:
-            raise FailedPreconditionError(f"tensor {self.name!r} of num_rows 0 cannot be made dense")
+            raise FailedPreconditionError(f"tensor {self.name!r} of num_rows 0 cannot be made dense{_UNBOUNDED}")
         if self._is_whole():
             return values.reshape(self.shape)
         if fill is None:
@@ -327,7 +328,7 @@ def _check_rows(result: Any, bounded: str) -> None:
     if result.values is None:
         raise FailedPreconditionError(f"tensor {result.name!r} is a union, which has keys and counts but no values")
     if bounded and result.num_rows == 0:
-        raise FailedPreconditionError(f"tensor {result.name!r} of num_rows 0 has no {bounded}")
+        raise FailedPreconditionError(f"tensor {result.name!r} of num_rows 0 has no {bounded}{_UNBOUNDED}")
 
 
 def _coordinates(result: Forms, what: str) -> tuple[Array, Array, tuple[int, ...]]:

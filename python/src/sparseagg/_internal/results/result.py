@@ -54,7 +54,7 @@ class Addition:
         self._is_integer = "int" in self._target.dtype
         if self._is_integer and (values.dtype.kind not in "iu" or int(alpha) != alpha):
             raise InvalidArgumentError(
-                f"tensor {name!r}: {alpha} × {values.dtype} does not add to {self._target.dtype}"
+                f"tensor {name!r}: {alpha} × {values.dtype} does not add to {self._target.dtype}; give one of floats"
             )
         self._view, self._is_flat = self._target.rows(values.shape[1])
 

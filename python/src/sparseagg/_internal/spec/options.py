@@ -33,7 +33,8 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     try:
         sizes = tuple(-1 if isinstance(size, bool) else operator.index(size) for size in shape)
     except TypeError:
-        raise InvalidArgumentError(f"shape must be a tuple of integers, got {shown(shape)}") from None
+        cure = f"; ({shape},) has one axis" if isinstance(shape, int) else ""
+        raise InvalidArgumentError(f"shape must be a tuple of integers, got {shown(shape)}{cure}") from None
     if len(sizes) > MOST_AXES:
         raise InvalidArgumentError(f"shape must have {MOST_AXES} axes at most, got {len(sizes)}")
     if any(size < 0 for size in sizes):

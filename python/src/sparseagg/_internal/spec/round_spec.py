@@ -313,7 +313,10 @@ class RoundSpec(Described):
     def _build(self, given: dict[str, Any]) -> None:
         tensors = tuple(given["tensors"]) if isinstance(given["tensors"], Iterable) else None
         if tensors is None or not all(isinstance(tensor, TensorSpec) for tensor in tensors):
-            raise InvalidArgumentError(f"tensors must be a list of TensorSpec, got {shown(given['tensors'])}")
+            given_text = shown(given["tensors"])
+            raise InvalidArgumentError(
+                f"tensors must be a list of TensorSpec, got {given_text}; RoundSpec.like makes one of arrays"
+            )
         certificate, allow_export = given["certificate"], given["allow_export"]
         if not isinstance(certificate, bool) or not isinstance(allow_export, bool):
             raise InvalidArgumentError(
@@ -482,7 +485,9 @@ def is_weighted(spec: RoundSpec) -> bool:
 def checked_spec(spec: Any) -> RoundSpec:
     """Returns ``spec``; ``InvalidArgumentError`` if ``spec`` is no ``RoundSpec``."""
     if not isinstance(spec, RoundSpec):
-        raise InvalidArgumentError(f"spec must be a RoundSpec, got {shown(spec)}")
+        raise InvalidArgumentError(
+            f"spec must be a RoundSpec, got {shown(spec)}; create_round(like=update) makes one of an update"
+        )
     return spec
 
 

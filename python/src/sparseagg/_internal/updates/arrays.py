@@ -115,7 +115,10 @@ def _named(spec: RoundSpec, update: Any) -> Mapping[str, Any]:
     if isinstance(update, list) and len(update) == len(names) and names == [str(at) for at in range(len(names))]:
         return dict(zip(names, update))
     if len(names) != 1:
-        raise InvalidArgumentError(f"an update must be a mapping from tensor names to tensors, got {kind_of(update)}")
+        cure = "; of a pair (update, weight), the weight is an argument of its own" if isinstance(update, tuple) else ""
+        raise InvalidArgumentError(
+            f"an update must be a mapping from tensor names to tensors, got {kind_of(update)}{cure}"
+        )
     return {names[0]: update}
 
 
@@ -241,7 +244,11 @@ def _integer_keys(spec: TensorSpec, keys: Array) -> Array:
     if keys.size == 0:
         return np.empty(0, dtype=f"=u{spec.key_bytes}")
     if keys.dtype.kind not in "iu":
-        cure = {"U": f"; {_NUMBER_TEXTS}", "f": "; np.asarray(keys).astype(np.int64) makes integers of whole numbers"}
+        cure = {
+            "U": f"; {_NUMBER_TEXTS}",
+            "f": "; np.asarray(keys).astype(np.int64) makes integers of whole numbers",
+            "b": "; np.flatnonzero(mask) makes keys of a mask",
+        }
         raise InvalidArgumentError(
             f"tensor {spec.name!r}: keys must be integers, not {keys.dtype}{cure.get(keys.dtype.kind, '')}"
         )
@@ -328,12 +335,15 @@ def check_row_shape(spec: TensorSpec, shape: tuple[int, ...], num_keys: int) -> 
     if math.prod(shape) != num_keys * spec.row_width or (len(shape) > 1 and shape[0] != num_keys):
         raise InvalidArgumentError(
             f"tensor {spec.name!r}: values of shape {shape} do not go with {num_keys} keys of row_width "
-            f"{spec.row_width}"
+            f"{spec.row_width}, whose rows have shape ({num_keys}, {spec.row_width})"
         )
 
 
 def _refuse_type(spec: TensorSpec, values: Array) -> InvalidArgumentError:
-    return InvalidArgumentError(f"tensor {spec.name!r}: values of dtype {values.dtype} cannot be sent as {spec.dtype}")
+    return InvalidArgumentError(
+        f"tensor {spec.name!r}: values of dtype {values.dtype} cannot be sent as {spec.dtype}; "
+        f"values.astype({spec.dtype!r}) does it all the same"
+    )
 
 
 def misfit(spec: TensorSpec, keys: Array | None, index: int, value: Any, dtype: str) -> InvalidArgumentError:

@@ -23,7 +23,8 @@ def checked_client_id(client_id: Any) -> str:
     """Returns a client's id: a string, or the decimal text of an integer. The round checks its length."""
     if not isinstance(client_id, str):
         if not (is_number(client_id) and isinstance(client_id, numbers.Integral)):
-            raise InvalidArgumentError(f"a client id must be a string or an integer, got {shown(client_id)}")
+            cure = "; it comes before the update" if isinstance(client_id, Mapping) else ""
+            raise InvalidArgumentError(f"a client id must be a string or an integer, got {shown(client_id)}{cure}")
         try:
             client_id = str(int(client_id))
         except ValueError:  # Python prints no integers of thousands of digits

@@ -47,7 +47,7 @@ class TopK:
         self, *, fraction: SupportsFloat | None = None, k: SupportsIndex | None = None, by: str = "element"
     ) -> None:
         if (fraction is None) == (k is None):
-            raise InvalidArgumentError("either fraction or k is given")
+            raise InvalidArgumentError("TopK takes either fraction or k, as in TopK(fraction=0.01)")
         if fraction is not None and not (is_number(fraction) and 0 < float(fraction) <= 1):
             raise InvalidArgumentError(f"fraction must be a number from 0 to 1, without 0, got {shown(fraction)}")
         if by not in ("element", "row"):
