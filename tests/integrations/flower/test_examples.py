@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pathlib
 import subprocess
@@ -9,6 +10,9 @@ import sys
 
 import numpy as np
 import pytest
+import tomllib
+from flwr.app import Context, RecordDict
+from local_grid import LocalGrid
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[3] / "examples"
 CLIENTS, ROUNDS = 3, 2
@@ -52,3 +56,14 @@ def test_example_of_a_cluster_in_the_ray_of_the_simulation() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "one model: True"
+
+
+def test_app_of_flwr_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The bits of the page, and so of the tutorial, which has the same job."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / "flower_app"))
+    client, server = (importlib.import_module(f"sparse_app.{name}_app") for name in ("client", "server"))
+    project = tomllib.loads((EXAMPLES / "flower_app/pyproject.toml").read_text(encoding="utf-8"))
+    context = Context(1, 0, {}, RecordDict(), project["tool"]["flwr"]["app"]["config"])
+    server.app(LocalGrid(client.app, 10), context)
+    page = (EXAMPLES.parent / "docs/howto/flwr-run.md").read_text(encoding="utf-8")
+    assert f"```text\n{capsys.readouterr().out}```" in page
