@@ -227,13 +227,6 @@ class AsyncioTransport:
             del answer  # a cycle of error and frame would keep the update until Python looks for cycles
 
 
-class _Interrupted(KeyboardInterrupt):
-    """Ctrl-C in a call of a client: IPython shows its text instead of the frames of gRPC."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"KeyboardInterrupt: {self}"]
-
-
 Transport = Union[BlockingTransport, AsyncioTransport]
 
 
@@ -256,7 +249,10 @@ def blocking(method: Callable[..., Coroutine[Any, Any, Any]], into: Callable[[An
             answer = run(method(self._inner, *args, **kwargs))
         except KeyboardInterrupt:
             what = f"{type(self).__name__}.{method.__name__}"
-            raise _Interrupted(f"{what} was interrupted; what it asked of the server may go on") from None
+            interrupt = KeyboardInterrupt(f"{what} was interrupted; what it asked of the server may go on")
+            # What IPython shows in the place of its own, and gRPC's, frames.
+            vars(interrupt)["_render_traceback_"] = lambda: [f"KeyboardInterrupt: {interrupt}"]
+            raise interrupt from None
         return answer if into is None else into(answer)
 
     return call
