@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <shared_mutex>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
@@ -46,6 +47,54 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 
  private:
   Mutex& mu_;
+};
+
+// std::shared_mutex with annotations: many readers, or one writer. A writer that waits goes before the readers that
+// come after it; the readers of pthread_rwlock alone would starve it.
+class ABSL_LOCKABLE SharedMutex {
+ public:
+  SharedMutex() = default;
+  SharedMutex(const SharedMutex&) = delete;
+  SharedMutex& operator=(const SharedMutex&) = delete;
+
+  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
+    std::lock_guard<std::mutex> turn(gate_);
+    mu_.lock();
+  }
+  void Unlock() ABSL_UNLOCK_FUNCTION() { mu_.unlock(); }
+  void LockShared() ABSL_SHARED_LOCK_FUNCTION() {
+    std::lock_guard<std::mutex> turn(gate_);
+    mu_.lock_shared();
+  }
+  void UnlockShared() ABSL_UNLOCK_FUNCTION() { mu_.unlock_shared(); }
+
+ private:
+  std::mutex gate_;  // held by whoever waits for mu_
+  std::shared_mutex mu_;
+};
+
+// Holds a SharedMutex alone, from its construction to its destruction.
+class ABSL_SCOPED_LOCKABLE WriterLock {
+ public:
+  explicit WriterLock(SharedMutex* mu) ABSL_EXCLUSIVE_LOCK_FUNCTION(mu) : mu_(*mu) { mu_.Lock(); }
+  ~WriterLock() ABSL_UNLOCK_FUNCTION() { mu_.Unlock(); }
+  WriterLock(const WriterLock&) = delete;
+  WriterLock& operator=(const WriterLock&) = delete;
+
+ private:
+  SharedMutex& mu_;
+};
+
+// The same, together with other readers.
+class ABSL_SCOPED_LOCKABLE ReaderLock {
+ public:
+  explicit ReaderLock(SharedMutex* mu) ABSL_SHARED_LOCK_FUNCTION(mu) : mu_(*mu) { mu_.LockShared(); }
+  ~ReaderLock() ABSL_UNLOCK_FUNCTION() { mu_.UnlockShared(); }
+  ReaderLock(const ReaderLock&) = delete;
+  ReaderLock& operator=(const ReaderLock&) = delete;
+
+ private:
+  SharedMutex& mu_;
 };
 
 // std::condition_variable for a Mutex. Waits may end without a signal: wait in a loop that checks the condition.
