@@ -48,12 +48,13 @@ ARROWS = {
     "service/store": "base",
     "service/rounds": "auth admission store base",
     "service/streams": "rounds auth admission store base",
+    "service/models": "streams rounds auth admission store base",
     "service/tasks": "rounds admission store base",
-    "service/codec": "tasks streams rounds auth admission store base",
+    "service/codec": "models tasks streams rounds auth admission store base",
     "service/certificates": "rounds auth admission store base",
-    "service/handlers": "codec streams rounds tasks auth admission store base",
+    "service/handlers": "codec models streams rounds tasks auth admission store base",
     "service/server_context.h": "handlers store tasks rounds net auth admission base",
-    "service/gateway": "server_context.h handlers codec streams rounds tasks net auth admission base",
+    "service/gateway": "server_context.h handlers codec models streams rounds tasks net auth admission base",
     "service/grpc": "server_context.h handlers codec streams tasks rounds net auth admission store base",
 }
 # What files may include besides, by the longest name again.

@@ -15,10 +15,12 @@
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
+#include "service/codec/model_codec.h"
 #include "service/codec/parse.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/sliced_message.h"
 #include "service/codec/spec_codec.h"
+#include "sparseagg/v1/models.pb.h"
 
 namespace sparseagg::service {
 namespace {
@@ -226,14 +228,32 @@ absl::StatusOr<StreamConfig> StreamConfigOf(const RoundRecord& record, const Lim
   return config;
 }
 
-// What all restored rounds and streams share.
+// What all restored rounds, streams and models share.
 struct Restored {
   Store& store;
   Registry& rounds;
   StreamRegistry& streams;
+  ModelRegistry& models;
   const Limits& limits;
   StoredStreams stored_streams;
+  std::vector<std::shared_ptr<const void>> holds;  // of versions that models need, until these follow their streams
 };
+
+absl::Status RestoreModel(const Store::StoredRound& stored, Restored& all) {
+  const RoundRecord& record = stored.record;
+  v1::CreateModelRequest request;
+  request.set_model_id(record.id);
+  if (!request.mutable_spec()->ParseFromString(record.model_spec)) {
+    return absl::DataLossError("the stored spec of a model is damaged");
+  }
+  if (const std::string unknown = FindUnknownFields(request); !unknown.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(unknown, ": this server is older than the one that stored it"));
+  }
+  ASSIGN_OR_RETURN(ModelConfig config, DecodeCreateModel(request, all.limits, SpecSource::kStore));
+  config.tenant = record.tenant;
+  config.spec.keep_versions = record.keep_versions;
+  return all.models.Restore(std::move(config), stored.number, record.create_time);
+}
 
 // Restores a stream without its versions, whose records come later.
 absl::Status RestoreStream(const Store::StoredRound& stored, Restored& all) {
@@ -251,6 +271,7 @@ absl::Status RestoreStream(const Store::StoredRound& stored, Restored& all) {
 
 absl::Status RestoreRound(const Store::StoredRound& stored, Restored& all) {
   const RoundRecord& record = stored.record;
+  if (!record.model_spec.empty()) return absl::OkStatus();  // RestoreModel
   if (!record.stream_spec.empty()) return RestoreStream(stored, all);
   const absl::Time begin = absl::Now();
   ASSIGN_OR_RETURN(RoundConfig config, ConfigOf(record, all.limits));
@@ -266,6 +287,8 @@ absl::Status RestoreRound(const Store::StoredRound& stored, Restored& all) {
   }
   ASSIGN_OR_RETURN(const std::shared_ptr<Round> round,
                    all.rounds.Restore(std::move(config), stored.number, record.create_time));
+  const uint64_t needed = stream == nullptr ? 0 : all.models.NeededFrom(record.tenant, record.stream);
+  if (needed != 0 && record.version >= needed) all.holds.push_back(round->Hold());
   RETURN_IF_ERROR(round->CheckNoiseKey(record.noise_key_id));
   RoundRestorer restorer(all.store, stored, *round);
   RETURN_IF_ERROR(restorer.Run());
@@ -282,9 +305,18 @@ absl::Status RestoreRound(const Store::StoredRound& stored, Restored& all) {
 
 }  // namespace
 
-absl::Status RestoreRounds(Store& store, Registry& registry, StreamRegistry& streams, const Limits& limits) {
-  Restored all{store, registry, streams, limits, {}};
+absl::Status RestoreRounds(Store& store, Registry& registry, StreamRegistry& streams, ModelRegistry& models,
+                           const Limits& limits) {
+  Restored all{store, registry, streams, models, limits, {}, {}};
   ASSIGN_OR_RETURN(const std::vector<Store::StoredRound> rounds, store.ReadRounds());
+  for (const Store::StoredRound& stored : rounds) {
+    if (stored.record.model_spec.empty()) continue;
+    const absl::Status restored = ToStatus([&] { return RestoreModel(stored, all); });
+    if (restored.ok()) continue;
+    return absl::Status(restored.code(),
+                        absl::StrCat("cannot restore model '", stored.record.id, "' of tenant '", stored.record.tenant,
+                                     "' from the data directory: ", restored.message()));
+  }
   for (const Store::StoredRound& stored : rounds) {
     const absl::Status restored = ToStatus([&] { return RestoreRound(stored, all); });
     if (restored.ok()) continue;
@@ -300,7 +332,9 @@ absl::Status RestoreRounds(Store& store, Registry& registry, StreamRegistry& str
     return absl::Status(restored.code(), absl::StrCat("cannot restore stream '", name.second, "' of tenant '",
                                                       name.first, "': ", restored.message()));
   }
-  return store.FinishRestore();
+  RETURN_IF_ERROR(store.FinishRestore());
+  models.FollowAll();
+  return absl::OkStatus();
 }
 
 }  // namespace sparseagg::service

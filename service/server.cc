@@ -169,6 +169,7 @@ void AddCredentials(const Authenticator& authenticator, const TlsCredentials* tl
 struct Server::Grpc {
   AggregationService aggregation;
   RpcService tasks;
+  RpcService models;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::unique_ptr<grpc::Server> server;
   std::once_flag shutdown;
@@ -185,7 +186,8 @@ Server::Server(const ServerOptions& options, std::unique_ptr<Engine> engine, con
       registry_(server_.ForRounds()),
       streams_(&registry_, server_.ForRounds()),
       tasks_(std::make_shared<TaskRegistry>(server_.ForTasks(&registry_))),
-      api_(&server_, &registry_, &streams_, tasks_.get()) {}
+      models_(&registry_, &streams_, server_.ForRounds()),
+      api_(&server_, &registry_, &streams_, tasks_.get(), &models_) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, std::unique_ptr<Engine> engine,
                                                       const Clock& clock) {
@@ -221,7 +223,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
   }
   if (Store* const opened = server->store_.get(); opened != nullptr) {
     server->server_.budget.Reserve(opened->memory_bytes());
-    RETURN_IF_ERROR(RestoreRounds(*opened, server->registry_, server->streams_, server->server_.limits));
+    RETURN_IF_ERROR(
+        RestoreRounds(*opened, server->registry_, server->streams_, server->models_, server->server_.limits));
     RETURN_IF_ERROR(server->tasks_->Restore());
   }
   const uint64_t wanted = FitToMemory(LimitsOf(options)).max_connections;
@@ -275,8 +278,12 @@ absl::Status Server::Listen(const ServerOptions& options) {
                         absl::StrCat("cannot listen on ", options.grpc_address, ": ", listener.status().message()));
   }
   listener_ = *std::move(listener);
-  grpc_ = std::unique_ptr<Grpc>(
-      new Grpc{{&server_, &registry_, &api_.aggregation}, {&server_, api_.tasks.Entries()}, nullptr, nullptr, {}});
+  grpc_ = std::unique_ptr<Grpc>(new Grpc{{&server_, &registry_, &api_.aggregation},
+                                         {&server_, api_.tasks.Entries()},
+                                         {&server_, api_.models.Entries()},
+                                         nullptr,
+                                         nullptr,
+                                         {}});
   grpc::ServerBuilder builder;
   ConfigureTransport(server_.limits, builder);
   grpc_->acceptor = builder.experimental().AddExternalConnectionAcceptor(
@@ -286,10 +293,12 @@ absl::Status Server::Listen(const ServerOptions& options) {
   builder.SetContextAllocator(std::make_unique<CallContexts>());
   builder.RegisterService(&grpc_->aggregation);
   builder.RegisterService(&grpc_->tasks);
+  builder.RegisterService(&grpc_->models);
   grpc_->server = builder.BuildAndStart();
   if (grpc_->server == nullptr) return absl::InternalError("gRPC did not start");
-  grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Aggregation", true);
-  grpc_->server->GetHealthCheckService()->SetServingStatus("sparseagg.v1.Tasks", true);
+  for (const char* service : {"sparseagg.v1.Aggregation", "sparseagg.v1.Models", "sparseagg.v1.Tasks"}) {
+    grpc_->server->GetHealthCheckService()->SetServingStatus(service, true);
+  }
   const auto take = [acceptor = grpc_->acceptor.get()](int fd, const std::string&) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;
@@ -364,6 +373,11 @@ std::vector<GaugeValue> Server::CountNow() const {
   for (const auto& stream : streams) num_buffered += stream->Snapshot().num_buffered;
   add("sparseagg_streams", "Streams in the server.", streams.size());
   add("sparseagg_stream_buffered_commits", "Commits to streams whose versions were not cut yet.", num_buffered);
+  uint64_t model_bytes = 0;
+  const std::vector<std::shared_ptr<ServedModel>> models = models_.All();
+  for (const auto& model : models) model_bytes += model->model().Figures().memory_bytes;
+  add("sparseagg_models", "Models in the server.", models.size());
+  add("sparseagg_model_bytes", "Memory that models take; part of sparseagg_kept_bytes.", model_bytes);
   const TaskRegistry::Counts tasks = tasks_->Count();
   for (size_t i = 0; i < tasks.tasks.size(); ++i) {
     add("sparseagg_tasks", "Tasks in the server by state.", tasks.tasks[i], Name(static_cast<TaskState>(i)));

@@ -21,6 +21,7 @@
 #include "service/certificates/openssl_certifier.h"
 #include "service/gateway/gateway.h"
 #include "service/handlers/task_methods.h"
+#include "service/models/model_registry.h"
 #include "service/net/listener.h"
 #include "service/net/tls.h"
 #include "service/rounds/registry.h"
@@ -85,6 +86,7 @@ class Server {
   void Drain() {
     tasks_->Drain();
     registry_.Drain();
+    models_.Drain();
   }
   // Refuses new calls, ends connections without calls within a second, cancels calls that last longer than `grace`, and
   // ends the remaining connections a second later. Another call has no effect.
@@ -95,6 +97,7 @@ class Server {
   Registry& registry() { return registry_; }
   StreamRegistry& streams() { return streams_; }
   TaskRegistry& tasks() { return *tasks_; }
+  ModelRegistry& models() { return models_; }
 
  private:
   struct Grpc;
@@ -133,6 +136,7 @@ class Server {
   Registry registry_;
   StreamRegistry streams_;
   const std::shared_ptr<TaskRegistry> tasks_;
+  ModelRegistry models_;
   Api api_;
   std::unique_ptr<Grpc> grpc_;
   std::unique_ptr<Listener> listener_;

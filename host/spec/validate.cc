@@ -148,27 +148,6 @@ absl::Status ValidateOrder(const TensorSpec& spec) {
   return absl::OkStatus();
 }
 
-// Errors: INVALID_ARGUMENT unless the shape has num_rows · row_width elements.
-absl::Status CheckShape(absl::Span<const uint64_t> sizes, const TensorSpec& spec) {
-  const auto refuse = [&](absl::string_view problem) {
-    return Invalid(spec, absl::StrCat("shape (", absl::StrJoin(sizes, ", "), ") ", problem));
-  };
-  if (sizes.size() > kMaxAxes) {
-    return Invalid(spec, absl::StrCat("a shape of ", sizes.size(), " axes; up to ", kMaxAxes, " are allowed"));
-  }
-  if (spec.num_rows == 0) return refuse("of a tensor of hashed keys, whose num_rows 0 is not the size of an array");
-  using Wide = unsigned __int128;
-  const Wide elements = Wide{spec.num_rows} * spec.row_width;
-  Wide product = 1;
-  bool fits = true;
-  for (const uint64_t size : sizes) {
-    fits = fits && size != 0 && product <= elements / size;
-    if (fits) product *= size;
-  }
-  if (fits && product == elements) return absl::OkStatus();
-  return refuse(absl::StrCat("does not have num_rows ", spec.num_rows, " x row_width ", spec.row_width, " elements"));
-}
-
 // An option that some tensors have no use for.
 struct UnusedOption {
   bool (*is_given)(const Options&);
@@ -348,6 +327,26 @@ absl::Status Validate(const TensorSpec& spec) {
   RETURN_IF_ERROR(ValidateMoments(spec));
   RETURN_IF_ERROR(ValidateBinned(spec));
   return IsOrderStatistic(spec.aggregation.op) ? ValidateOrder(spec) : absl::OkStatus();
+}
+
+absl::Status CheckShape(absl::Span<const uint64_t> sizes, const TensorSpec& spec) {
+  const auto refuse = [&](absl::string_view problem) {
+    return Invalid(spec, absl::StrCat("shape (", absl::StrJoin(sizes, ", "), ") ", problem));
+  };
+  if (sizes.size() > kMaxAxes) {
+    return Invalid(spec, absl::StrCat("a shape of ", sizes.size(), " axes; up to ", kMaxAxes, " are allowed"));
+  }
+  if (spec.num_rows == 0) return refuse("of a tensor of hashed keys, whose num_rows 0 is not the size of an array");
+  using Wide = unsigned __int128;
+  const Wide elements = Wide{spec.num_rows} * spec.row_width;
+  Wide product = 1;
+  bool fits = true;
+  for (const uint64_t size : sizes) {
+    fits = fits && size != 0 && product <= elements / size;
+    if (fits) product *= size;
+  }
+  if (fits && product == elements) return absl::OkStatus();
+  return refuse(absl::StrCat("does not have num_rows ", spec.num_rows, " x row_width ", spec.row_width, " elements"));
 }
 
 absl::StatusOr<std::vector<TensorSpec>> ResolveRound(RoundDraft draft) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "host/spec/clip.h"
 #include "host/spec/privacy.h"
 #include "host/spec/spec.h"
@@ -68,6 +69,9 @@ struct RoundDraft {
 // Errors: INVALID_ARGUMENT names tensor, option and value: an option out of range, or without effect (on the tensor
 // that sets it, or on all tensors if the round sets it), or options that exclude each other.
 absl::StatusOr<std::vector<TensorSpec>> ResolveRound(RoundDraft draft);
+
+// Errors: INVALID_ARGUMENT unless the shape has num_rows · row_width elements.
+absl::Status CheckShape(absl::Span<const uint64_t> sizes, const TensorSpec& spec);
 
 // Returns: OK if a tensor has partials (host/partial.h).
 // Errors: FAILED_PRECONDITION: the order of its submissions matters, so that only all of them together keep the bits of

@@ -32,6 +32,18 @@ absl::StatusOr<Store::Ticket> Store::PutSubmission(uint64_t, absl::string_view, 
 absl::StatusOr<Store::Ticket> Store::DeleteSubmission(uint64_t, absl::string_view, uint64_t) { return NoStore(); }
 absl::StatusOr<Store::Ticket> Store::WithdrawSubmission(uint64_t, const WithdrawnSubmission&) { return NoStore(); }
 absl::StatusOr<Store::Ticket> Store::PutCut(uint64_t, uint64_t, const CutRecord&, uint64_t) { return NoStore(); }
+absl::StatusOr<Store::Ticket> Store::PutModelVersion(uint64_t, uint64_t, const ModelVersionRecord&) {
+  return NoStore();
+}
+absl::StatusOr<Store::Ticket> Store::PutModelSnapshot(uint64_t, const ModelSnapshotRecord&,
+                                                      absl::Span<const uint64_t>) {
+  return NoStore();
+}
+absl::StatusOr<Store::StoredModel> Store::ReadModel(uint64_t) const { return NoStore(); }
+absl::Status Store::ForEachChunk(uint64_t, uint64_t, const std::function<absl::Status(absl::string_view)>&) const {
+  return NoStore();
+}
+absl::StatusOr<uint64_t> Store::DeleteOtherUploads(uint64_t, absl::Span<const uint64_t>) { return NoStore(); }
 absl::StatusOr<std::string> Store::ReadChunk(uint64_t, uint64_t, uint64_t) const { return NoStore(); }
 void Store::WhenDurable(Ticket, OnDurable done) { std::exchange(done, nullptr)(NoStore()); }
 absl::Status Store::AwaitDurable(Ticket) { return NoStore(); }

@@ -86,6 +86,12 @@ constexpr std::array<Rule, kNumMethods> kRules = {{
     {"DeleteStream", {kYes, kYes, kNo, kNo}},
     {"WatchVersions", {kYes, kYes, kYes, kYes}},
     {"CreateBackup", {kYes, kNo, kNo, kNo}},
+    {"CreateModel", {kYes, kYes, kNo, kNo}},
+    {"GetModel", {kYes, kYes, kYes, kYes}},
+    {"ListModels", {kYes, kYes, kYes, kYes}},
+    {"ReadRows", {kYes, kYes, kYes, kYes}},
+    {"ApplyRound", {kYes, kYes, kNo, kNo}},
+    {"DeleteModel", {kYes, kYes, kNo, kNo}},
     {"CreateTasks", {kYes, kYes, kNo, kNo}},
     {"LeaseTask", {kYes, kYes, kOwn, kNo}},
     {"ExtendLease", {kYes, kYes, kOwn, kNo}},
@@ -106,7 +112,9 @@ std::string Shown(absl::string_view text) { return absl::CHexEscape(text.substr(
 absl::string_view Name(Method method) { return kRules[static_cast<size_t>(method)].method; }
 
 absl::string_view ServiceName(Method method) {
-  return method < Method::kCreateTasks ? "sparseagg.v1.Aggregation" : "sparseagg.v1.Tasks";
+  return method < Method::kCreateModel   ? "sparseagg.v1.Aggregation"
+         : method < Method::kCreateTasks ? "sparseagg.v1.Models"
+                                         : "sparseagg.v1.Tasks";
 }
 
 absl::Status Authorize(const Identity& caller, Method method, const Resource& resource) {

@@ -79,6 +79,12 @@ enum class Method {
   kDeleteStream,
   kWatchVersions,
   kCreateBackup,
+  kCreateModel,
+  kGetModel,
+  kListModels,
+  kReadRows,
+  kApplyRound,
+  kDeleteModel,
   kCreateTasks,
   kLeaseTask,
   kExtendLease,
@@ -93,7 +99,8 @@ inline constexpr size_t kNumMethods = static_cast<size_t>(Method::kCancelTasks) 
 // Returns: the method's name in the API, such as "GetRound".
 absl::string_view Name(Method method);
 
-// Returns: the name of the service that has the method, "sparseagg.v1.Aggregation" or "sparseagg.v1.Tasks".
+// Returns: the name of the service that has the method, "sparseagg.v1.Aggregation", "sparseagg.v1.Models" or
+// "sparseagg.v1.Tasks".
 absl::string_view ServiceName(Method method);
 
 // What a call is about, as far as it is known yet.

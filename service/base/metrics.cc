@@ -73,6 +73,9 @@ struct Metrics::Impl {
     for (const char* cause : {"full", "timer", "call"}) {
       cuts.Add({{"cause", cause}});
     }
+    for (const char* result : {"applied", "empty", "refused"}) {
+      model_versions.Add({{"result", result}});
+    }
     for (const RoundStage stage : kAllStages) {
       stages[static_cast<size_t>(stage)] = &stage_times.Add({{"stage", std::string(Name(stage))}}, Buckets());
     }
@@ -132,6 +135,9 @@ struct Metrics::Impl {
                                     "computed from and that before its own.")
                              .Add({}, Histogram::BucketBoundaries{0, 1, 2, 4, 8, 16, 32, 64, 128});
   Family<Counter>& cuts = Counters("sparseagg_stream_cuts_total", "Versions of streams that were cut, by cause.");
+  Family<Counter>& model_versions =
+      Counters("sparseagg_model_versions_total", "Versions of models, and attempts to make one, by result.");
+  Counter& model_reads = Counters("sparseagg_model_read_rows_total", "Rows that were read from models.").Add({});
   Histogram& finish =
       Histograms("sparseagg_round_finish_seconds", "Time from the close of a round to its end.").Add({}, Buckets());
   Family<Gauge>& builds = Gauges("sparseagg_build_info", "Always 1; the version is a label.");
@@ -182,6 +188,12 @@ void Metrics::CountTenantRefusal(absl::string_view limit) {
 void Metrics::CountRefusedConnection() { impl_->refused_connections.Increment(); }
 void Metrics::CountEndedConnections(int number) { impl_->ended_connections.Increment(number); }
 void Metrics::CountRefusedInFlight() { impl_->in_flight_refused.Increment(); }
+void Metrics::CountModelVersion(absl::string_view result) {
+  impl_->model_versions.Add({{"result", std::string(result)}}).Increment();
+}
+
+void Metrics::CountModelReads(uint64_t rows) { impl_->model_reads.Increment(static_cast<double>(rows)); }
+
 void Metrics::ObserveFinish(absl::Duration time) { impl_->finish.Observe(absl::ToDoubleSeconds(time)); }
 
 void Metrics::ObserveStaleness(uint64_t staleness) { impl_->staleness.Observe(static_cast<double>(staleness)); }

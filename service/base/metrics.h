@@ -79,6 +79,10 @@ class Metrics {
   void ObserveStaleness(uint64_t staleness);
   // Counts a version of a stream that was cut. `cause`: full, timer or call.
   void CountCut(absl::string_view cause);
+  // Counts a version of a model, or an attempt to make one. `result`: applied, empty or refused.
+  void CountModelVersion(absl::string_view result);
+  // Counts rows that were read from models.
+  void CountModelReads(uint64_t rows);
   // Records the time from the close of a round to its end.
   void ObserveFinish(absl::Duration time);
 

@@ -22,6 +22,8 @@ void Metrics::CountTasks(absl::string_view, uint64_t) {}
 void Metrics::CountHttp(const HttpExchange&) {}
 void Metrics::ObserveStaleness(uint64_t) {}
 void Metrics::CountCut(absl::string_view) {}
+void Metrics::CountModelVersion(absl::string_view) {}
+void Metrics::CountModelReads(uint64_t) {}
 void Metrics::ObserveFinish(absl::Duration) {}
 std::string Metrics::Text(const std::function<std::vector<GaugeValue>()>&) const {
   return "# This server was built without prometheus-cpp.\n";

@@ -1,6 +1,5 @@
 #include "service/codec/spec_codec.h"
 
-#include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
@@ -38,19 +37,6 @@ void EncodeTime(absl::Time time, google::protobuf::Timestamp* wire) {
 }
 
 namespace {
-
-// Errors: INVALID_ARGUMENT: an unknown enum value; the message lists the known ones. 0 ("not set") is known.
-template <typename Wire>
-absl::Status CheckKnown(Wire value, absl::string_view field) {
-  const auto* descriptor = google::protobuf::GetEnumDescriptor<Wire>();
-  if (descriptor->FindValueByNumber(static_cast<int>(value)) != nullptr) return absl::OkStatus();
-  std::string known;
-  for (int i = 0; i < descriptor->value_count(); ++i) {
-    absl::StrAppend(&known, i == 0 ? "" : ", ", descriptor->value(i)->name());
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " ", static_cast<int>(value), " is unknown here; known are ", known));
-}
 
 absl::Status CheckEnums(const v1::AggregationSpec& spec) {
   RETURN_IF_ERROR(CheckKnown(spec.op(), "op"));

@@ -2,14 +2,18 @@
 #ifndef SPARSEAGG_SERVICE_CODEC_SPEC_CODEC_H_
 #define SPARSEAGG_SERVICE_CODEC_SPEC_CODEC_H_
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/duration.pb.h>
+#include <google/protobuf/generated_enum_reflection.h>
 #include <google/protobuf/message_lite.h>
 #include <google/protobuf/timestamp.pb.h>
 
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/spec/dtype.h"
@@ -39,6 +43,19 @@ namespace sparseagg::service {
 enum class SpecSource { kClient, kStore };
 absl::StatusOr<RoundConfig> DecodeRoundSpec(const v1::RoundSpec& spec, const Limits& limits,
                                             SpecSource source = SpecSource::kClient);
+
+// Errors: INVALID_ARGUMENT: an unknown enum value; the message lists the known ones. 0 ("not set") is known.
+template <typename Wire>
+absl::Status CheckKnown(Wire value, absl::string_view field) {
+  const auto* descriptor = google::protobuf::GetEnumDescriptor<Wire>();
+  if (descriptor->FindValueByNumber(static_cast<int>(value)) != nullptr) return absl::OkStatus();
+  std::string known;
+  for (int i = 0; i < descriptor->value_count(); ++i) {
+    absl::StrAppend(&known, i == 0 ? "" : ", ", descriptor->value(i)->name());
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " ", static_cast<int>(value), " is unknown here; known are ", known));
+}
 
 // Returns: the same bytes for equal messages, whatever their fields' order was.
 std::string SerializeDeterministic(const google::protobuf::MessageLite& message);

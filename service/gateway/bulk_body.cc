@@ -10,6 +10,7 @@
 #include "service/gateway/http_message.h"
 #include "service/gateway/json.h"
 #include "sparseagg/v1/aggregation.pb.h"
+#include "sparseagg/v1/models.pb.h"
 
 namespace sparseagg::service {
 namespace {
@@ -75,30 +76,48 @@ absl::StatusOr<absl::Cord> BulkToChunk(const HttpFields& parameters, const absl:
   return message;
 }
 
-absl::StatusOr<std::vector<std::string>> PageToBulk(const std::string& page) {
-  v1::ResultPage parsed;
-  if (!parsed.ParseFromString(page)) return absl::InternalError("a result page cannot be parsed");
-  v1::TensorSlice& slice = *parsed.mutable_slice();
-  std::vector<std::string> pieces(1);
-  pieces.push_back(std::move(*slice.mutable_keys()));
-  pieces.push_back(std::move(*slice.mutable_values()));
-  pieces.push_back(std::move(*parsed.mutable_counts()));
-  pieces.push_back(std::move(*parsed.mutable_weights()));
-  if (!parsed.moments().empty()) pieces.push_back(std::move(*parsed.mutable_moments()));
-  slice.clear_keys();
-  slice.clear_values();
-  parsed.clear_counts();
-  parsed.clear_weights();
-  parsed.clear_moments();
-  ASSIGN_OR_RETURN(const std::string json, MessageToJson(v1::ResultPage::descriptor(), parsed.SerializeAsString()));
+namespace {
+
+// Returns: a body of the message without its sections, and these.
+absl::StatusOr<std::vector<std::string>> MakeBulk(const google::protobuf::Message& page,
+                                                  std::vector<std::string> sections) {
+  ASSIGN_OR_RETURN(const std::string json, MessageToJson(page.GetDescriptor(), page.SerializeAsString()));
   std::string header = "{\"sections\":[";
-  for (size_t i = 1; i < pieces.size(); ++i) absl::StrAppend(&header, i == 1 ? "" : ",", pieces[i].size());
+  for (size_t i = 0; i < sections.size(); ++i) absl::StrAppend(&header, i == 0 ? "" : ",", sections[i].size());
   absl::StrAppend(&header, "],\"page\":", json, "}");
   while ((sizeof(uint32_t) + header.size()) % kAlignment != 0) header += ' ';
   const auto size = static_cast<uint32_t>(header.size());
-  pieces[0].append(reinterpret_cast<const char*>(&size), sizeof(size));
-  pieces[0] += header;
-  return pieces;
+  header.insert(0, reinterpret_cast<const char*>(&size), sizeof(size));
+  sections.insert(sections.begin(), std::move(header));
+  return sections;
+}
+
+std::vector<std::string> TakeSlice(v1::TensorSlice& slice) {
+  std::vector<std::string> sections = {std::move(*slice.mutable_keys()), std::move(*slice.mutable_values())};
+  slice.clear_keys();
+  slice.clear_values();
+  return sections;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> PageToBulk(const google::protobuf::Descriptor* type, const std::string& page) {
+  if (type == v1::RowsPage::descriptor()) {
+    v1::RowsPage rows;
+    if (!rows.ParseFromString(page)) return absl::InternalError("a page of rows cannot be parsed");
+    std::vector<std::string> sections = TakeSlice(*rows.mutable_slice());
+    return MakeBulk(rows, std::move(sections));
+  }
+  v1::ResultPage parsed;
+  if (!parsed.ParseFromString(page)) return absl::InternalError("a result page cannot be parsed");
+  std::vector<std::string> sections = TakeSlice(*parsed.mutable_slice());
+  sections.push_back(std::move(*parsed.mutable_counts()));
+  sections.push_back(std::move(*parsed.mutable_weights()));
+  if (!parsed.moments().empty()) sections.push_back(std::move(*parsed.mutable_moments()));
+  parsed.clear_counts();
+  parsed.clear_weights();
+  parsed.clear_moments();
+  return MakeBulk(parsed, std::move(sections));
 }
 
 }  // namespace sparseagg::service

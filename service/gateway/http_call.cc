@@ -139,7 +139,7 @@ absl::StatusOr<HttpResponse> HttpCall::MakeAnswer() {
     case BodyFormat::kBulk: {
       HttpResponse page;
       page.headers.emplace_back("Content-Type", "application/octet-stream");
-      ASSIGN_OR_RETURN(page.body, PageToBulk(response_));
+      ASSIGN_OR_RETURN(page.body, PageToBulk(descriptor_.output_type(), response_));
       return page;
     }
     default: {

@@ -76,9 +76,9 @@ absl::StatusOr<absl::Cord> BulkToChunk(const HttpFields& parameters, const absl:
 // what follows begins at a multiple of 8 bytes, then keys, values, counts and weights, and moments if there are any.
 // The header is
 //   {"sections":[bytes of keys, of values, of counts, of weights],"page":ResultPage without these bytes}
-// with a fifth number for moments.
-// Errors: INTERNAL: not a ResultPage.
-absl::StatusOr<std::vector<std::string>> PageToBulk(const std::string& page);
+// with a fifth number for moments. A RowsPage has keys and values only. `type`: of `page`, ResultPage or RowsPage.
+// Errors: INTERNAL: not such a page.
+absl::StatusOr<std::vector<std::string>> PageToBulk(const google::protobuf::Descriptor* type, const std::string& page);
 
 // The framing of gRPC-Web for unary calls.
 inline constexpr absl::string_view kGrpcWebType = "application/grpc-web+proto";

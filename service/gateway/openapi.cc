@@ -210,6 +210,7 @@ std::string Operation(const Route& route, Schemas& schemas) {
     parameters.push_back(Parameter(name, "path", true, kNameSchema));
   }
   const bool has_bulk = route.method == Method::kPutChunk;
+  const bool has_page = route.method == Method::kGetResult || route.method == Method::kReadRows;
   if (!has_body || has_bulk) AddQuery(method->input_type(), route, "", schemas, &parameters);
   if (has_bulk) {
     AddQuery(v1::TensorSlice::descriptor(), route, "", schemas, &parameters, "application/octet-stream: ");
@@ -224,8 +225,7 @@ std::string Operation(const Route& route, Schemas& schemas) {
                       R"(","summary":)", JsonQuote(route.summary), ",", Description(schemas.comments().Of(method)),
                       R"("parameters":[)", absl::StrJoin(parameters, ","), "]", body,
                       R"(,"responses":{"200":{"description":"OK","content":)",
-                      Content(schemas.Reference(method->output_type()), route.method == Method::kGetResult), "},",
-                      kErrorResponse, "}}");
+                      Content(schemas.Reference(method->output_type()), has_page), "},", kErrorResponse, "}}");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace {
 constexpr absl::string_view kRound = "rounds/";
 constexpr absl::string_view kTask = "tasks/";
 constexpr absl::string_view kStream = "streams/";
+constexpr absl::string_view kModel = "models/";
 
 constexpr Route kRoutes[] = {
     {"GET", "/v1/info", Method::kGetServerInfo, "", "", "Version, engine, features and limits of the server"},
@@ -54,6 +55,13 @@ constexpr Route kRoutes[] = {
      true},
     {"GET", "/v1/streams/{stream}:watch", Method::kWatchVersions, "name", kStream,
      "Waits until a version has ended or the timeout is over, and returns the versions that have ended"},
+    {"POST", "/v1/models", Method::kCreateModel, "", "", "Creates a model"},
+    {"GET", "/v1/models", Method::kListModels, "", "", "Lists the models"},
+    {"GET", "/v1/models/{model}", Method::kGetModel, "name", kModel,
+     "The model as it is now; with after_version, waits for a newer version"},
+    {"DELETE", "/v1/models/{model}", Method::kDeleteModel, "name", kModel, "Deletes the model"},
+    {"POST", "/v1/models/{model}:apply", Method::kApplyRound, "name", kModel, "Makes a version of a round's result"},
+    {"POST", "/v1/models/{model}/rows", Method::kReadRows, "name", kModel, "Reads rows of one tensor at one version"},
     {"POST", "/v1/tasks", Method::kCreateTasks, "", "", "Creates tasks, all or none"},
     {"GET", "/v1/tasks", Method::kListTasks, "", "", "Lists tasks, oldest first"},
     {"POST", "/v1/tasks:lease", Method::kLeaseTask, "", "", "Leases a task, and waits for one"},
@@ -143,7 +151,7 @@ absl::StatusOr<BodyFormat> RequestFormat(const HttpRequest& request, Method meth
 BodyFormat ResponseFormat(const HttpRequest& request, Method method) {
   const absl::string_view accept = request.Header("accept");
   if (absl::StrContains(accept, kProtobuf)) return BodyFormat::kProtobuf;
-  const bool is_page = method == Method::kGetResult || method == Method::kGetResultRange;
+  const bool is_page = method == Method::kGetResult || method == Method::kGetResultRange || method == Method::kReadRows;
   if (absl::StrContains(accept, kBulk) && is_page) return BodyFormat::kBulk;
   return BodyFormat::kJson;
 }

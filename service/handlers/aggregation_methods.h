@@ -79,12 +79,7 @@ class AggregationMethods : public Methods {
   void DeleteRound(const Call& call);
   // wait.cc: long polls. No thread waits meanwhile.
   void WaitRound(const Call& call);
-  // Returns: the requested timeout of a long poll, at most max_wait; max_wait if none is set. Errors: of
-  // DecodeDuration.
-  absl::StatusOr<absl::Duration> WaitTimeout(bool is_set, const google::protobuf::Duration& wanted) const;
-  // Answers as soon as the round has ended, or after the timeout. `most_bytes`: of the answer, asked at that time.
-  void AnswerAfter(const Call& call, const std::shared_ptr<Round>& round, absl::Duration timeout,
-                   std::function<uint64_t()> most_bytes, std::function<absl::Status()> answer);
+  static Awaited AwaitedEnd(const std::shared_ptr<Round>& round);
   // uploads.cc
   absl::Status PutChunk(LargeCall& call) const;
   void CommitSubmission(const Call& call);

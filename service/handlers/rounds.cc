@@ -44,7 +44,8 @@ constexpr absl::string_view kFeatures[] = {"ListSubmissions",
                                            "Streams",
                                            "ExportPartial",
                                            "PutResultRange",
-                                           "CreateBackup"};
+                                           "CreateBackup",
+                                           "Models"};
 
 // The longest reason of a cancelled round, which the round keeps.
 absl::StatusOr<RoundConfig> DecodeCreate(const absl::Cord& message, const Limits& limits) {

@@ -156,7 +156,7 @@ void AggregationMethods::WatchVersions(const Call& call) {
     return Serialize(versions, self.response());
   };
   AnswerAfter(
-      call, next, timeout, [] { return kMaxWatched * kMaxVersionBytes; }, answer);
+      call, registry_, AwaitedEnd(next), timeout, [] { return kMaxWatched * kMaxVersionBytes; }, answer);
 }
 
 }  // namespace sparseagg::service

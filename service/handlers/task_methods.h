@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "service/auth/authorize.h"
 #include "service/handlers/aggregation_methods.h"
+#include "service/handlers/model_methods.h"
 #include "service/handlers/unary_call.h"
 #include "service/tasks/task_registry.h"
 
@@ -49,14 +50,19 @@ class TaskMethods : public Methods {
 
 // Owned by Server, which outlives all calls. Immutable, and so thread-safe.
 struct Api {
-  Api(ApiContext* context, Registry* registry, StreamRegistry* streams, TaskRegistry* tasks_registry)
-      : aggregation(context, registry, streams), tasks(context, tasks_registry) {
-    for (MethodEntry& entry : aggregation.Entries()) handlers[static_cast<size_t>(entry.method)] = entry.handler;
-    for (MethodEntry& entry : tasks.Entries()) handlers[static_cast<size_t>(entry.method)] = entry.handler;
+  Api(ApiContext* context, Registry* registry, StreamRegistry* streams, TaskRegistry* tasks_registry,
+      ModelRegistry* models_registry)
+      : aggregation(context, registry, streams),
+        tasks(context, tasks_registry),
+        models(context, registry, models_registry) {
+    for (const auto& entries : {aggregation.Entries(), tasks.Entries(), models.Entries()}) {
+      for (const MethodEntry& entry : entries) handlers[static_cast<size_t>(entry.method)] = entry.handler;
+    }
   }
 
   AggregationMethods aggregation;
   TaskMethods tasks;
+  ModelMethods models;
   std::array<MethodHandler, kNumMethods> handlers;  // by Method; empty for AggregationMethods::IsLarge and streams
 };
 

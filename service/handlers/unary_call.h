@@ -13,12 +13,19 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "service/admission/in_flight_memory.h"
 #include "service/admission/memory_shares.h"
 #include "service/auth/authorize.h"
 #include "service/handlers/caller.h"
 
+namespace google::protobuf {
+class Duration;
+}
+
 namespace sparseagg::service {
+
+class Registry;
 
 // A unary call, from the parsed transport to the method and back. A transport derives from it.
 //
@@ -140,6 +147,20 @@ class Methods {
   // As OnPool, for calls whose response may be large: runs `plan`, reserves in-flight memory and then runs the planned
   // answer. `plan` must not change anything: without memory the call is refused, and its client tries again.
   void AnswerOnPool(const Call& call, Plan plan);
+  // Something that a long poll waits for: the end of a round, the next version of a model. The functions own it.
+  struct Awaited {
+    std::function<uint64_t(absl::Duration, std::function<void()>)> wait;  // Round::Wait
+    std::function<bool(uint64_t)> stop;                                   // Round::StopWaiting
+    std::function<void()> release;                                        // Round::ReleaseWaiters
+    std::function<bool()> has_come;
+  };
+  // Returns: the requested timeout of a long poll, at most max_wait; max_wait if none is set. Errors: of
+  // DecodeDuration.
+  absl::StatusOr<absl::Duration> WaitTimeout(bool is_set, const google::protobuf::Duration& wanted) const;
+  // Answers as soon as it has come, or after the timeout. `most_bytes`: of the answer, asked at that time.
+  // UNAVAILABLE: the server shuts down (`rounds` drains) before it has come.
+  void AnswerAfter(const Call& call, const Registry& rounds, Awaited awaited, absl::Duration timeout,
+                   std::function<uint64_t()> most_bytes, std::function<absl::Status()> answer);
   // The same on another pool.
   static void AnswerOn(WorkerPool& pool, const Call& call, Plan plan);
   static void AnswerAtOnce(UnaryCall& call, const Plan& plan);

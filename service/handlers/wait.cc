@@ -1,4 +1,4 @@
-// Long polls for the end of a round.
+// Long polls.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -25,20 +25,25 @@ void AggregationMethods::WaitRound(const Call& call) {
   });
   if (!asked.ok()) return call->Finish(asked);
   AnswerAfter(
-      call, round, timeout, [round] { return MostBytesOf(*round); },
+      call, registry_, AwaitedEnd(round), timeout, [round] { return MostBytesOf(*round); },
       [this, &self = *call, round] { return Respond(*round, self); });
 }
 
-absl::StatusOr<absl::Duration> AggregationMethods::WaitTimeout(bool is_set,
-                                                               const google::protobuf::Duration& wanted) const {
+Methods::Awaited AggregationMethods::AwaitedEnd(const std::shared_ptr<Round>& round) {
+  return {[round](absl::Duration timeout, std::function<void()> done) { return round->Wait(timeout, std::move(done)); },
+          [round](uint64_t wait) { return round->StopWaiting(wait); }, [round] { round->ReleaseWaiters(); },
+          [round] { return HasEnded(round->state()); }};
+}
+
+absl::StatusOr<absl::Duration> Methods::WaitTimeout(bool is_set, const google::protobuf::Duration& wanted) const {
   const absl::Duration most = context_.limits.max_wait;
   if (!is_set) return most;
   ASSIGN_OR_RETURN(const absl::Duration decoded, DecodeDuration(wanted, "timeout"));
   return std::min(most, decoded);
 }
 
-void AggregationMethods::AnswerAfter(const Call& call, const std::shared_ptr<Round>& round, absl::Duration timeout,
-                                     std::function<uint64_t()> most_bytes, std::function<absl::Status()> answer) {
+void Methods::AnswerAfter(const Call& call, const Registry& rounds, Awaited awaited, absl::Duration timeout,
+                          std::function<uint64_t()> most_bytes, std::function<absl::Status()> answer) {
   // Counts the call among those that wait.
   const std::shared_ptr<const void> permit = context_.waits.TryAcquire(call->caller().PeerName());
   if (permit == nullptr) {
@@ -46,22 +51,21 @@ void AggregationMethods::AnswerAfter(const Call& call, const std::shared_ptr<Rou
                                                 " already wait for rounds, the most that the server's memory limit of ",
                                                 context_.limits.memory_limit_bytes, " bytes allows")));
   }
-  const auto unless_draining = [this, round, permit, answer = std::move(answer)]() -> absl::Status {
+  const auto unless_draining = [&rounds, has_come = std::move(awaited.has_come), permit,
+                                answer = std::move(answer)]() -> absl::Status {
     // A client that gets an unfinished round waits again at once, and the transport would cancel that call as it shuts
     // down.
-    if (registry_.draining() && !HasEnded(round->state())) {
-      return absl::UnavailableError("the server is shutting down");
-    }
+    if (rounds.draining() && !has_come()) return absl::UnavailableError("the server is shutting down");
     return answer();
   };
-  const Round::WaitId wait = round->Wait(timeout, [this, call, most_bytes = std::move(most_bytes), unless_draining] {
+  const uint64_t wait = awaited.wait(timeout, [this, call, most_bytes = std::move(most_bytes), unless_draining] {
     context_.pool.Post([call, most_bytes, unless_draining] {
       call->ReserveAndAnswer(most_bytes(), UnaryCall::Wait::kUnbounded, unless_draining);
     });
   });
-  call->StopWith([round, wait] { return round->StopWaiting(wait); });
+  call->StopWith([stop = std::move(awaited.stop), wait] { return stop(wait); });
   // A drain releases the calls that wait, but this call may have begun to wait just after that.
-  if (registry_.draining()) round->ReleaseWaiters();
+  if (rounds.draining()) awaited.release();
 }
 
 }  // namespace sparseagg::service

@@ -195,6 +195,16 @@ void Registry::RestoreIntake(std::shared_ptr<Intake> intake, uint64_t number) {
   table_->names.emplace(key, Table::Named{number, std::move(intake)});
 }
 
+uint64_t Registry::TakeNumber() {
+  MutexLock lock(&table_->mu);
+  return table_->next_sequence++;
+}
+
+void Registry::ReserveNumber(uint64_t number) {
+  MutexLock lock(&table_->mu);
+  table_->next_sequence = std::max(table_->next_sequence, number + 1);
+}
+
 void Registry::RemoveIntake(absl::string_view tenant, absl::string_view id) {
   MutexLock lock(&table_->mu);
   if (table_->IsStreamLocked(tenant, id)) table_->names.erase(KeyOf(tenant, id));

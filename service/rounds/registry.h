@@ -60,6 +60,11 @@ class Registry {
   // Returns: the intake of a round or a stream. Errors: NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Intake>> FindIntake(absl::string_view tenant, absl::string_view id) const;
 
+  // Returns: a number in the store that no round, stream or model has had.
+  uint64_t TakeNumber();
+  // Makes TakeNumber return larger numbers, since an earlier run has used this one.
+  void ReserveNumber(uint64_t number);
+
   // Errors: NOT_FOUND: the tenant has no such round, whatever others have.
   absl::StatusOr<std::shared_ptr<Round>> Find(absl::string_view tenant, absl::string_view id) const;
 

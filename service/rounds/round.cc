@@ -206,7 +206,9 @@ void Round::EndLocked(RoundState state, absl::Status failure, std::string reason
   PostFinish();
   const absl::Duration time_to_expiry = life_.TimeToExpiry(config_->result_ttl, now);
   if (on_expire_ != nullptr) {
-    expire_timer_ = services_.timer.Schedule(now.monotonic + time_to_expiry, on_expire_);
+    expire_timer_ = services_.timer.Schedule(now.monotonic + time_to_expiry, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->Expire();
+    });
   }
 
   services_.timer.Cancel(deadline_timer_);
@@ -215,6 +217,28 @@ void Round::EndLocked(RoundState state, absl::Status failure, std::string reason
   if (state != RoundState::kDone) ranges_.Close(/*drops=*/true);
   CloseIntakeLocked(status);
   open_permit_.Release();
+}
+
+std::shared_ptr<const void> Round::Hold() {
+  MutexLock lock(&mu_);
+  ++num_holds_;
+  return {this, [self = shared_from_this()](const Round*) {
+            bool is_due;
+            {
+              MutexLock held(&self->mu_);
+              is_due = --self->num_holds_ == 0 && self->has_expired_;
+            }
+            if (is_due) self->on_expire_();
+          }};
+}
+
+void Round::Expire() {
+  {
+    MutexLock lock(&mu_);
+    has_expired_ = true;
+    if (num_holds_ > 0) return;
+  }
+  on_expire_();
 }
 
 void Round::AnnounceEnd() {

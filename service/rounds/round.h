@@ -126,6 +126,10 @@ class Round : public SubmissionTarget, public std::enable_shared_from_this<Round
   // Brings the round to the state that it had. A result is not stored: it is computed again, as after Close.
   void RestoreState(const StateRecord& record);
 
+  // Postpones the round's expiry until the returned object, and all others of Hold, are gone. The round then expires
+  // when its result_ttl is over, or at once. Thread-safe.
+  std::shared_ptr<const void> Hold();
+
   // ---- submissions ----
 
   absl::Status CheckOpen() const override;
@@ -322,6 +326,8 @@ class Round : public SubmissionTarget, public std::enable_shared_from_this<Round
   // Ends the round. The caller calls AnnounceEnd after it has released mu_.
   void EndLocked(RoundState state, absl::Status failure, std::string reason, const Moment& now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Runs on_expire_, or leaves that to the last hold.
+  void Expire();
   // Wakes the waiters of a round that has ended, and logs the end.
   void AnnounceEnd();
   // Ends the sealed round as DONE, if it has not ended, and drops the ranges that its list does not have.
@@ -360,6 +366,8 @@ class Round : public SubmissionTarget, public std::enable_shared_from_this<Round
   RoundCertificate certificate_ ABSL_GUARDED_BY(mu_);
   Timer::Id deadline_timer_ ABSL_GUARDED_BY(mu_) = 0;
   Timer::Id expire_timer_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t num_holds_ ABSL_GUARDED_BY(mu_) = 0;
+  bool has_expired_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace sparseagg::service

@@ -13,7 +13,9 @@ namespace sparseagg::service {
 
 // The version of the layout that docs/durability.md describes, which this server writes. It reads versions 1 and 2,
 // too.
-inline constexpr int kDataFormat = 3;
+inline constexpr int kDataFormat = 4;
+// The first format with the file SYNCED.
+inline constexpr int kSyncedFormat = 3;
 
 // Bytes of disk space.
 struct DiskSpace {
@@ -37,7 +39,7 @@ absl::Status WithoutPath(const absl::Status& status, const std::string& director
 
 // A directory that this process may use alone, until the object is destroyed:
 //
-//   FORMAT   one line, "sparseagg data, format 3"
+//   FORMAT   one line, "sparseagg data, format 4"
 //   SYNCED   one line, how much of the database's log is on the disk
 //   LOCK     locked (flock) by the server that uses the directory
 //   db/      the files of RocksDB

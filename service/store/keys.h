@@ -20,7 +20,9 @@ enum class Kind : char {
   kSynced = 5,
   kWithdrawn = 6,
   kCut = 7,
-  kEnd = 8
+  kModelVersion = 8,
+  kModelSnapshot = 9,
+  kEnd = 10
 };
 
 // Numbers are big-endian, so that keys are in ascending order of numbers.
@@ -67,6 +69,13 @@ inline std::string Withdrawn(uint64_t round, uint64_t upload) {
 // `round`: the number of the stream.
 inline std::string Cut(uint64_t round, uint64_t version) {
   std::string key = Make(round, Kind::kCut);
+  AppendNumber(version, &key);
+  return key;
+}
+
+// The log record of a version of the model `round`.
+inline std::string ModelVersion(uint64_t round, uint64_t version) {
+  std::string key = Make(round, Kind::kModelVersion);
   AppendNumber(version, &key);
   return key;
 }

@@ -19,6 +19,8 @@ std::string EncodeRecord(const RoundRecord& record) {
   message.set_stream_spec(record.stream_spec);
   message.set_stream(record.stream);
   message.set_version(record.version);
+  message.set_model_spec(record.model_spec);
+  message.set_keep_versions(record.keep_versions);
   return message.SerializeAsString();
 }
 
@@ -94,13 +96,34 @@ std::string EncodeRecord(const CutRecord& record) {
   return message.SerializeAsString();
 }
 
+std::string EncodeRecord(const ModelVersionRecord& record) {
+  store::ModelVersion message;
+  message.set_source(record.source);
+  message.set_empty_reason(record.empty_reason);
+  if (record.learning_rate.has_value()) message.set_learning_rate(*record.learning_rate);
+  message.set_upload(record.upload);
+  message.set_num_chunks(record.num_chunks);
+  message.set_num_bytes(record.num_bytes);
+  return message.SerializeAsString();
+}
+
+std::string EncodeRecord(const ModelSnapshotRecord& record) {
+  store::ModelSnapshot message;
+  message.set_version(record.version);
+  message.set_upload(record.upload);
+  message.set_num_chunks(record.num_chunks);
+  message.set_num_bytes(record.num_bytes);
+  return message.SerializeAsString();
+}
+
 absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Round message, ParseRecord<store::Round>(bytes));
   return RoundRecord{message.tenant(),        message.id(),
                      message.spec(),          absl::FromUnixNanos(message.create_time_ns()),
                      message.noise_key_id(),  message.release_id(),
                      message.leaf_salt_key(), message.stream_spec(),
-                     message.stream(),        message.version()};
+                     message.stream(),        message.version(),
+                     message.model_spec(),    message.keep_versions()};
 }
 
 absl::StatusOr<StateRecord> DecodeStateRecord(absl::string_view bytes) {
@@ -156,6 +179,21 @@ absl::StatusOr<SyncedRecord> DecodeSyncedRecord(absl::string_view bytes) {
 absl::StatusOr<CutRecord> DecodeCutRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Cut message, ParseRecord<store::Cut>(bytes));
   return CutRecord{message.cause(), absl::FromUnixNanos(message.time_ns()), message.next_position()};
+}
+
+absl::StatusOr<ModelVersionRecord> DecodeModelVersionRecord(absl::string_view bytes) {
+  ASSIGN_OR_RETURN(const store::ModelVersion message, ParseRecord<store::ModelVersion>(bytes));
+  return ModelVersionRecord{message.source(),
+                            message.empty_reason(),
+                            message.has_learning_rate() ? std::optional(message.learning_rate()) : std::nullopt,
+                            message.upload(),
+                            message.num_chunks(),
+                            message.num_bytes()};
+}
+
+absl::StatusOr<ModelSnapshotRecord> DecodeModelSnapshotRecord(absl::string_view bytes) {
+  ASSIGN_OR_RETURN(const store::ModelSnapshot message, ParseRecord<store::ModelSnapshot>(bytes));
+  return ModelSnapshotRecord{message.version(), message.upload(), message.num_chunks(), message.num_bytes()};
 }
 
 namespace {

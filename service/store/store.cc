@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   ASSIGN_OR_RETURN(std::unique_ptr<ChunkFiles> files, ChunkFiles::Open(directory->chunks_path(), syncs));
   // A database that has no write yet comes before the first chunk. Earlier formats have no SYNCED.
   const bool lacks_database = check.num_writes == 0 && !files->Rounds().empty();
-  const bool lacks_synced = check.num_writes > 0 && directory->format() == kDataFormat;
+  const bool lacks_synced = check.num_writes > 0 && directory->format() >= kSyncedFormat;
   if (!synced.has_value() && (lacks_database || lacks_synced)) {
     return absl::DataLossError(absl::StrCat("the data directory ", directory->path(), " has data but no '",
                                             lacks_database ? "db" : "SYNCED",

@@ -103,6 +103,15 @@ class Store {
   // Writes the cut of a version of the stream `round`, and forgets those of the versions before `oldest`.
   absl::StatusOr<Ticket> PutCut(uint64_t round, uint64_t version, const CutRecord& record, uint64_t oldest);
 
+  // Models have numbers of rounds. PutRound writes their specs, last of all: what else a number has without it, a
+  // restart removes. The merged rows of a version, and a snapshot, are the chunks of an upload. Writes the log record
+  // of a version, which makes its upload count.
+  absl::StatusOr<Ticket> PutModelVersion(uint64_t model, uint64_t version, const ModelVersionRecord& record);
+  // Makes an upload the snapshot, after a sync of its chunks, whatever the durability. In the same step removes the
+  // snapshot before it and all log records, with their chunks: `removed` are their uploads. Blocks: for the sync.
+  absl::StatusOr<Ticket> PutModelSnapshot(uint64_t model, const ModelSnapshotRecord& record,
+                                          absl::Span<const uint64_t> removed);
+
   // Tasks have numbers, too, which the task registry gives out. Both calls write all or none.
   using NumberedTask = std::pair<uint64_t, const TaskRecord*>;
   absl::StatusOr<Ticket> PutTasks(absl::Span<const NumberedTask> tasks);
@@ -127,7 +136,7 @@ class Store {
   // ---- reads, for the restart; ReadChunk also for exports ----
 
   // Returns: the rounds in ascending order of their numbers, with their states; of several of one name, the latest.
-  // Also removes what belongs to no such round. Call it before the first write.
+  // A model and a round may have one name. Also removes what belongs to no such round. Call it before the first write.
   struct StoredRound {
     uint64_t number = 0;
     RoundRecord record;
@@ -148,6 +157,13 @@ class Store {
   absl::StatusOr<std::vector<std::string>> ReadWithdrawn(uint64_t round) const;
   // Returns: the cuts of the stream `round`, by version.
   absl::StatusOr<std::map<uint64_t, CutRecord>> ReadCuts(uint64_t round) const;
+  // What the store has of a model.
+  struct StoredModel {
+    ModelSnapshotRecord snapshot;
+    std::map<uint64_t, ModelVersionRecord> log;  // by version: those after the snapshot, without gaps
+  };
+  // Errors: DATA_LOSS: there is no snapshot, or the log has a gap.
+  absl::StatusOr<StoredModel> ReadModel(uint64_t model) const;
   // Returns: one chunk of an upload. Errors: NOT_FOUND. DATA_LOSS or ABORTED: as of ForEachChunk.
   absl::StatusOr<std::string> ReadChunk(uint64_t round, uint64_t upload, uint64_t sequence) const;
   // Removes the upload's chunks from `sequence` on.

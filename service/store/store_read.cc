@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,7 @@ void DeleteContent(uint64_t round, rocksdb::WriteBatch& batch) {
 absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
   std::vector<StoredRound> rounds;
   rocksdb::WriteBatch strays;
-  std::map<std::pair<std::string, std::string>, size_t> places;  // in `rounds`, by tenant and id
+  std::map<std::tuple<std::string, std::string, bool>, size_t> places;  // in `rounds`, by tenant, id and is_model
   Database::Range range(*database_, "", keys::EndOfRounds());
   while (range.Valid()) {
     const absl::string_view key = range.key();
@@ -48,7 +49,7 @@ absl::StatusOr<std::vector<Store::StoredRound>> Store::ReadRounds() {
       if (range.Valid() && range.key() == keys::Make(number, Kind::kState)) {
         ASSIGN_OR_RETURN(round.state, DecodeStateRecord(range.value()));
       }
-      const auto name = std::make_pair(round.record.tenant, round.record.id);
+      const auto name = std::make_tuple(round.record.tenant, round.record.id, !round.record.model_spec.empty());
       const auto [place, is_new] = places.emplace(name, rounds.size());
       if (is_new) {
         rounds.push_back(std::move(round));
@@ -177,7 +178,7 @@ absl::Status Store::ListLargeChunks(uint64_t round, uint64_t upload, uint64_t se
 
 absl::StatusOr<std::map<uint64_t, CutRecord>> Store::ReadCuts(uint64_t round) const {
   std::map<uint64_t, CutRecord> cuts;
-  Database::Range range(*database_, keys::Make(round, Kind::kCut), keys::Make(round, Kind::kEnd));
+  Database::Range range(*database_, keys::Make(round, Kind::kCut), keys::Make(round, Kind::kModelVersion));
   for (; range.Valid(); range.Next()) {
     if (range.key().size() != keys::kSequenceAt) return BadKey(range.key(), keys::kSequenceAt);
     ASSIGN_OR_RETURN(CutRecord record, DecodeCutRecord(range.value()));

@@ -200,8 +200,44 @@ std::optional<CommittedSubmission> Stream::FindCommitted(UploadName name, const 
   return found.has_value() && (tag == nullptr || found->tag == *tag) ? found : std::nullopt;
 }
 
+absl::Status Stream::KeepFrom(uint64_t version, absl::string_view owner) {
+  Holds dropped;  // released after mu_
+  MutexLock lock(&mu_);
+  if (is_deleted_) return NotFoundError();
+  if (!owner_.empty() && owner_ != owner) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the stream '", config_.round.id, "' drives the model '", owner_, "' already"));
+  }
+  Holds holds = holds_;
+  for (uint64_t each = version; each <= version_; ++each) {
+    if (holds.count(each) > 0) continue;
+    const auto found = versions_.find(each);
+    const std::shared_ptr<Round> round = found == versions_.end() ? nullptr : found->second.round.lock();
+    if (round == nullptr) break;
+    holds.emplace(each, round->Hold());
+  }
+  if (holds.count(version) == 0) {
+    return absl::FailedPreconditionError(absl::StrCat("the stream '", config_.round.id, "' has no version ", version,
+                                                      version > version_ ? " yet" : " any more"));
+  }
+  holds.erase(holds.begin(), holds.lower_bound(version));
+  owner_ = std::string(owner);
+  keep_from_ = version;
+  dropped = std::exchange(holds_, std::move(holds));
+  return absl::OkStatus();
+}
+
+void Stream::Release(absl::string_view owner) {
+  Holds dropped;  // released after mu_
+  MutexLock lock(&mu_);
+  if (owner_ != owner) return;
+  owner_.clear();
+  dropped.swap(holds_);
+}
+
 std::optional<uint64_t> Stream::LatestVersion() const {
   MutexLock lock(&mu_);
+  if (!owner_.empty()) return keep_from_ - 1;
   for (auto version = versions_.rbegin(); version != versions_.rend(); ++version) {
     const std::shared_ptr<Round> round = version->second.round.lock();
     if (round != nullptr && round->state() == RoundState::kDone) return version->first;
@@ -362,6 +398,7 @@ absl::Status Stream::CutLocked(CutCause cause) {
                         absl::StrCat("version ", cut + 1, " of the stream cannot open: ", next.status().message()));
   }
   FailPoint("version_created");
+  const auto hold = owner_.empty() ? nullptr : (*next)->Hold();
   const absl::Time now = services_.clock.WallTime();
   absl::Status recorded = journal_->Write(&Store::PutCut, cut, CutRecord{static_cast<int>(cause), now, next_position_},
                                           versions_.begin()->first);
@@ -375,6 +412,7 @@ absl::Status Stream::CutLocked(CutCause cause) {
   versions_[cut].cause = cause;
   versions_[cut].cut_time = now;
   versions_[cut + 1].round = *next;
+  if (hold != nullptr) holds_.emplace(cut + 1, hold);
   const std::shared_ptr<Round> closed = std::exchange(current_, *std::move(next));
   version_ = cut + 1;
   const uint64_t num_commits = std::exchange(num_slots_, 0);
@@ -413,8 +451,10 @@ void Stream::OnTimer(uint64_t version) {
 
 absl::Status Stream::Delete() {
   std::vector<std::string> ids;
+  Holds dropped;  // released after mu_
   {
     MutexLock lock(&mu_);
+    dropped.swap(holds_);
     is_deleted_ = true;
     services_.timer.Cancel(timer_);
     for (const auto& [version, kept] : versions_) ids.push_back(VersionId(config_, version));

@@ -134,6 +134,12 @@ class Stream : public SubmissionTarget, public std::enable_shared_from_this<Stre
   absl::Status Cut(uint64_t version, CutCause cause);
   // Ends the stream and removes its rounds. Errors: of Store.
   absl::Status Delete();
+  // Keeps the versions from `version` on from expiring (Round::Hold), later ones included, and lets those before it
+  // expire. LatestVersion is then `version` − 1. For the model that applies them: `owner` is its id. Errors:
+  // FAILED_PRECONDITION: another owner has called this, and not Release; or `version` was cut and is gone, or comes
+  // after the one that is being filled. NOT_FOUND: the stream is deleted.
+  absl::Status KeepFrom(uint64_t version, absl::string_view owner);
+  void Release(absl::string_view owner);
 
   // Returns: the first version after `after` that is kept: the current one at the latest.
   // Errors: INVALID_ARGUMENT: `after` was not cut yet.
@@ -155,6 +161,8 @@ class Stream : public SubmissionTarget, public std::enable_shared_from_this<Stre
     CutCause cause = CutCause::kNone;
     absl::Time cut_time = absl::InfinitePast();
   };
+
+  using Holds = std::map<uint64_t, std::shared_ptr<const void>>;  // by version: Round::Hold
 
   Stream(StreamConfig config, Registry* registry, const RoundServices& services, Permit permit,
          std::optional<absl::Time> create_time);
@@ -203,6 +211,9 @@ class Stream : public SubmissionTarget, public std::enable_shared_from_this<Stre
   uint64_t num_commits_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<uint64_t> staleness_counts_ ABSL_GUARDED_BY(mu_);
   Timer::Id timer_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string owner_ ABSL_GUARDED_BY(mu_);  // of KeepFrom; empty: none
+  uint64_t keep_from_ ABSL_GUARDED_BY(mu_) = 0;
+  Holds holds_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sparseagg::service

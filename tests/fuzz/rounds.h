@@ -9,6 +9,7 @@
 #include "service/base/clock.h"
 #include "service/base/limits.h"
 #include "service/base/log.h"
+#include "service/models/model_registry.h"
 #include "service/rounds/registry.h"
 #include "service/server_context.h"
 #include "service/streams/stream_registry.h"
@@ -36,6 +37,7 @@ struct Rounds {
   ServerContext server;
   Registry registry{server.ForRounds()};
   StreamRegistry streams{&registry, server.ForRounds()};
+  ModelRegistry models{&registry, &streams, server.ForRounds()};
 };
 
 }  // namespace sparseagg::service

@@ -27,7 +27,8 @@ using Files = std::map<std::string, std::string>;  // content by path in the dir
 
 absl::Status Restore(Store& store, Rounds& rounds) {
   const auto tasks = std::make_shared<TaskRegistry>(rounds.server.ForTasks(&rounds.registry));
-  const absl::Status restored = RestoreRounds(store, rounds.registry, rounds.streams, rounds.server.limits);
+  const absl::Status restored =
+      RestoreRounds(store, rounds.registry, rounds.streams, rounds.models, rounds.server.limits);
   return restored.ok() ? tasks->Restore() : restored;
 }
 

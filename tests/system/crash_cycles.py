@@ -3,8 +3,8 @@
 
     python tests/system/crash_cycles.py [--cycles N] [--seed N] [--server PATH] [--durability sync]
 
-Cycles are a round, a batch of tasks and a stream in turn. The server is killed in every other of each at one of its
-named fail points (service/base/fail_point.h), in turn, and else at a random time. It starts again in the same
+Cycles are a round, a batch of tasks, a stream and a model in turn. The server is killed in every other of each at one
+of its named fail points (service/base/fail_point.h), in turn, and else at a random time. It starts again in the same
 directory, and the clients go on.
 
 In a round, clients submit their updates concurrently, in streams, in calls of one chunk each, and in batches of many
@@ -36,6 +36,13 @@ Before and after one more kill, the cycle checks that
 - each version has the bits that sparseagg.aggregate gives for its commits, in their order and with their weights, and
   where all products are exact also those of a sum by NumPy.
 
+A model is driven by rounds or by a stream, with FedAdam and rows that expire. After each version, and after kills, the
+cycle checks that
+
+- no version is lost that was acknowledged, and none is applied twice;
+- another round is not applied to a base that has a version, and the same one gives the same answer;
+- all rows of the newest version, and of an older one, have the bits of the optimizer's formulas in NumPy.
+
 With --torn-tails, each kill also takes from each file a part of what no sync had covered: the end of the file is cut,
 or zeroed, at a random place. With --power-failures it takes all of that. Under --durability async, what was
 acknowledged may then be lost; clients submit again, and the cycles, which are all rounds, check that
@@ -60,9 +67,10 @@ import sys
 import tempfile
 import time
 
-from crash.fail_points import fail_points, points_of_rounds, points_of_streams, points_of_tasks
+from crash.fail_points import fail_points, points_of_models, points_of_rounds, points_of_streams, points_of_tasks
 from crash.failure import Failure
 from crash.lossy_round_cycle import LossyRoundCycle
+from crash.model_cycle import ModelCycle
 from crash.round_cycle import RoundCycle
 from crash.server import Server
 from crash.stream_cycle import StreamCycle
@@ -72,6 +80,7 @@ from crash.updates import make_batch, make_client
 from crash.volume import Volume
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+KINDS = {"all": [0, 1, 2, 3], "streams": [2], "models": [3]}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -79,32 +88,34 @@ def run(options: argparse.Namespace) -> int:
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
     print(f"crash_cycles: seed {seed}, {options.cycles} cycles", flush=True)
     points = fail_points(REPOSITORY)
-    points_of = [points_of_rounds(points), points_of_tasks(points), points_of_streams(points)]
+    points_of = [points_of_rounds(points), points_of_tasks(points), points_of_streams(points), points_of_models(points)]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="crash-", dir=options.folder))
     disk = _make_disk(options, folder, seed)
     is_lossy = disk is not None and options.durability == "async"
     server = Server(options.server, folder, ["--durability", options.durability], disk)
     hashes: dict[frozenset[str], str] = {}
     hits: collections.Counter[str] = collections.Counter()
-    kills = completed = versions = 0
+    kills = completed = versions = model_versions = 0
     begin = time.monotonic()
     try:
         for number in range(options.cycles):
             rng = random.Random(seed * 1_000_003 + number)
-            kinds = [2] if options.kinds == "streams" else [0] if is_lossy else [0, 1, 2]
+            kinds = KINDS[options.kinds] if not is_lossy else [0]
             kind, turn = kinds[number % len(kinds)], number // len(kinds)
             own = points_of[kind]
             point = own[turn // 2 % len(own)] if turn % 2 == 0 else ""
             clients = [make_client(index, seed) for index in range(options.clients)]
             batches = [make_batch(index, seed) for index in range(options.batches)]
-            cycle: RoundCycle | TaskCycle | StreamCycle
+            cycle: RoundCycle | TaskCycle | StreamCycle | ModelCycle
             if kind == 0:
                 kind_of_round = LossyRoundCycle if is_lossy else RoundCycle
                 cycle = kind_of_round(server, number, rng, point, clients, batches)
             elif kind == 1:
                 cycle = TaskCycle(server, number, rng, point)
-            else:
+            elif kind == 2:
                 cycle = StreamCycle(server, number, rng, point, clients, batches)
+            else:
+                cycle = ModelCycle(server, number, rng, point)
             try:
                 if isinstance(cycle, RoundCycle):
                     listed, found = cycle.run()
@@ -112,8 +123,10 @@ def run(options: argparse.Namespace) -> int:
                         raise Failure("another cycle had another hash for the same submissions")
                 elif isinstance(cycle, TaskCycle):
                     completed += cycle.run()
-                else:
+                elif isinstance(cycle, StreamCycle):
                     versions += cycle.run()
+                else:
+                    model_versions += cycle.run()
             except BaseException:
                 print(f"crash_cycles: cycle {number} at '{point or 'a random time'}', seed {seed}; see {folder}")
                 raise
@@ -122,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
                 hits.update(cycle.points)
                 server.close()
             if options.verbose:
-                name = ("round", "tasks", "stream")[kind]
+                name = ("round", "tasks", "stream", "model")[kind]
                 print(f"cycle {number}: {name}, {point or 'random'}, {cycle.num_kills} kills", flush=True)
     except Failure as failure:
         print(f"crash_cycles: FAILED: {failure}")
@@ -132,7 +145,7 @@ def run(options: argparse.Namespace) -> int:
         if disk is not None:
             disk.close()
     shutil.rmtree(folder)
-    never = [point for point in points if not hits[point]] if options.cycles >= 6 * max(map(len, points_of)) else []
+    never = [point for point in points if not hits[point]] if options.cycles >= 8 * max(map(len, points_of)) else []
     figures = {
         "seed": seed,
         "cycles": options.cycles,
@@ -145,6 +158,7 @@ def run(options: argparse.Namespace) -> int:
         "hashes": len(set(hashes.values())),
         "tasks_completed": completed,
         "versions": versions,
+        "model_versions": model_versions,
         "torn_files": disk.num_torn if isinstance(disk, TornFiles) else 0,
         "seconds": round(time.monotonic() - begin, 1),
     }
@@ -165,7 +179,7 @@ def main() -> int:
     parser.add_argument("--cycles", type=int, default=100)
     parser.add_argument("--clients", type=int, default=8, help="in a round, each by itself")
     parser.add_argument("--batches", type=int, default=2, help="in a round, of 60 clients each")
-    parser.add_argument("--kinds", choices=["all", "streams"], default="all", help="what the cycles are")
+    parser.add_argument("--kinds", choices=list(KINDS), default="all", help="what the cycles are")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--durability", choices=["sync", "async"], default="sync")
     parser.add_argument(

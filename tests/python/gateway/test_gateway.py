@@ -195,10 +195,11 @@ def test_openapi_has_every_field_of_the_proto(address):
     operations = {
         operation["operationId"]: operation for path in description["paths"].values() for operation in path.values()
     }
-    from sparseagg.v1 import tasks_pb2
+    from sparseagg.v1 import models_pb2, tasks_pb2
 
     services = [
         pb.DESCRIPTOR.services_by_name["Aggregation"],
+        models_pb2.DESCRIPTOR.services_by_name["Models"],
         tasks_pb2.DESCRIPTOR.services_by_name["Tasks"],
     ]
     methods = {method.name: method for service in services for method in service.methods}
@@ -233,7 +234,7 @@ def test_openapi_has_every_field_of_the_proto(address):
         else:
             names = {parameter["name"].split(".")[0] for parameter in operation["parameters"]}
             fields = {field.name for field in methods[name].input_type.fields}
-            assert names <= fields | {"round", "stream", "task"}
+            assert names <= fields | {"round", "stream", "task", "model"}
             assert fields - names <= {"name", "parent"}
     # From the proto's comments. A field without one says all with its name.
     assert sum(described.values()) > 0.5 * len(described), sorted(name for name in described if not described[name])

@@ -345,7 +345,7 @@ TEST_F(DamageTest, DirectoryOfTheFormatBefore_IsTaken) {
   fs::remove(options_.data_dir + "/SYNCED");
   ASSERT_THAT(Start(), IsOk());
   EXPECT_EQ(Content(), content_);
-  EXPECT_EQ(Bytes(options_.data_dir + "/FORMAT"), "sparseagg data, format 3\n");
+  EXPECT_EQ(Bytes(options_.data_dir + "/FORMAT"), "sparseagg data, format 4\n");
 }
 
 }  // namespace

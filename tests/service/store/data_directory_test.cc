@@ -45,7 +45,7 @@ TEST(DataDirectoryTest, Open_MissingDirectory_IsMadeWithItsFormat) {
   const auto directory = DataDirectory::Open(path);
   ASSERT_THAT(directory, IsOk());
   EXPECT_EQ((*directory)->db_path(), path + "/db");
-  EXPECT_EQ(Text(path + "/FORMAT"), "sparseagg data, format 3\n");
+  EXPECT_EQ(Text(path + "/FORMAT"), "sparseagg data, format 4\n");
 }
 
 TEST(DataDirectoryTest, Open_AfterAnEndBetweenItsSteps_GoesOn) {
@@ -54,7 +54,7 @@ TEST(DataDirectoryTest, Open_AfterAnEndBetweenItsSteps_GoesOn) {
   WriteFile(folder / "LOCK", "");
   std::filesystem::create_directory(folder / "lost+found");
   EXPECT_THAT(DataDirectory::Open(folder.path()), IsOk());
-  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 3\n");
+  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 4\n");
   EXPECT_THAT(DataDirectory::Open(folder.path()), IsOk());
 }
 
@@ -63,7 +63,7 @@ TEST(DataDirectoryTest, Open_NewerFormat_IsRefused) {
   WriteFile(folder / "FORMAT", "sparseagg data, format 4\n");
   EXPECT_THAT(DataDirectory::Open(folder.path()),
               Fails(Code::kFailedPrecondition, AllOf(HasSubstr(folder / "FORMAT"), HasSubstr("format 4'"),
-                                                     HasSubstr("expected format 3"), HasSubstr("newer"))));
+                                                     HasSubstr("expected format 4"), HasSubstr("newer"))));
   EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 4\n");
 }
 
@@ -76,7 +76,7 @@ TEST(DataDirectoryTest, Upgrade_OlderFormat_BecomesThisOne) {
     EXPECT_EQ((*directory)->format(), format);
     EXPECT_EQ(Text(folder / "FORMAT"), absl::StrCat("sparseagg data, format ", format, "\n"));
     EXPECT_THAT((*directory)->Upgrade(), IsOk());
-    EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 3\n");
+    EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 4\n");
   }
   WriteFile(folder / "FORMAT", "sparseagg data, format 0\n");
   EXPECT_THAT(DataDirectory::Open(folder.path()), HasCode(Code::kFailedPrecondition));

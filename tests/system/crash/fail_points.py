@@ -8,9 +8,10 @@ import re
 FAIL_POINT = re.compile(r"\bFailPoint\(\"(\w+)\"\)")
 OF_TASKS = re.compile("task|lease")
 OF_STREAMS = re.compile("cut|version|stream")
+OF_MODELS = re.compile("model")
 OF_BOTH = re.compile("^sync_")
 # Those that a cycle passes more than once.
-MANY_TIMES = re.compile("chunk|submission|sync|answer|acknowledgement|task_state|tasks")
+MANY_TIMES = re.compile("chunk|submission|sync|model|answer|acknowledgement|task_state|tasks")
 
 
 def fail_points(repository: pathlib.Path) -> list[str]:
@@ -21,17 +22,26 @@ def fail_points(repository: pathlib.Path) -> list[str]:
 
 def points_of_rounds(points: list[str]) -> list[str]:
     """Those that a round passes."""
-    return [point for point in points if not OF_TASKS.search(point) and not OF_STREAMS.search(point)]
+    return [
+        point
+        for point in points
+        if not OF_TASKS.search(point) and not OF_STREAMS.search(point) and not OF_MODELS.search(point)
+    ]
 
 
 def points_of_streams(points: list[str]) -> list[str]:
     """Those that a stream passes: all of rounds but what only their close and their certificates pass."""
-    return [point for point in points if not OF_TASKS.search(point)]
+    return [point for point in points if not OF_TASKS.search(point) and not OF_MODELS.search(point)]
 
 
 def points_of_tasks(points: list[str]) -> list[str]:
     """Those that tasks pass."""
     return [point for point in points if OF_TASKS.search(point) or OF_BOTH.search(point)]
+
+
+def points_of_models(points: list[str]) -> list[str]:
+    """Those that a model passes beside rounds and streams."""
+    return [point for point in points if OF_MODELS.search(point) or OF_BOTH.search(point)]
 
 
 def is_at_restart(point: str) -> bool:

@@ -9,10 +9,13 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 
+import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
+from google.protobuf.message import Message
 from real_server import START_TIMEOUT_S, ServerProcess, server_binary
+from sparseagg.v1 import aggregation_pb2, models_pb2
 from wrapped_server import wrap
 
 LIBRARY = pathlib.Path(server_binary()).resolve().parents[1] / "tests/service/libsparseagg_failing_disk.so"
@@ -190,6 +193,59 @@ def test_full_disk_leaves_a_round_open_that_cannot_be_closed(machine) -> None:
     machine.rule("")
     submit_until_it_works(rnd, "b", 3)
     check_result(machine, 3, ["a", "b"])
+
+
+def call_model(machine: Machine, method: str, request: Message, answer: type) -> Message:
+    with grpc.insecure_channel(machine.server.address) as channel:
+        path = f"/sparseagg.v1.Models/{method}"
+        return channel.unary_unary(path, type(request).SerializeToString, answer.FromString)(request)
+
+
+def apply(machine: Machine, number: int) -> int:
+    request = models_pb2.ApplyRoundRequest(name="models/m", round=f"rounds/r{number}", base_version=number - 1)
+    return call_model(machine, "ApplyRound", request, models_pb2.ModelVersion).version
+
+
+def model_values(machine: Machine, size: int) -> np.ndarray:
+    page = call_model(machine, "ReadRows", models_pb2.ReadRowsRequest(name="models/m"), models_pb2.RowsPage)
+    assert np.frombuffer(page.slice.keys, np.uint32).tolist() == list(range(size))
+    return np.frombuffer(page.slice.values, np.float32)
+
+
+@pytest.mark.parametrize("where", SIZES)
+@pytest.mark.parametrize("rule", ["full", "nearly", "sync", "broken"])
+def test_failed_disk_leaves_a_model_as_it_is_until_it_works(machine, where, rule) -> None:
+    size = SIZES[where]
+    tensor = models_pb2.ModelTensor(name="v", dtype=aggregation_pb2.DTYPE_FLOAT32, num_rows=NUM_ROWS)
+    create = models_pb2.CreateModelRequest(model_id="m", spec=models_pb2.ModelSpec(tensors=[tensor]))
+    call_model(machine, "CreateModel", create, models_pb2.Model)
+    for number in (1, 2):
+        rnd = machine.client.create_round(SPEC, round_id=f"r{number}")
+        rnd.submit("a", update(size, number))
+        rnd.finish()
+    assert apply(machine, 1) == 1
+    machine.rule(rule)
+    passes = rule in ("full", "nearly")
+    wanted = grpc.StatusCode.RESOURCE_EXHAUSTED if passes else grpc.StatusCode.UNAVAILABLE
+    for _ in range(2):
+        with pytest.raises(grpc.RpcError) as caught:
+            apply(machine, 2)
+        assert caught.value.code() == wanted, caught.value.details()
+    assert set(model_values(machine, size)) == {1}
+    machine.rule("")
+    if not passes:
+        machine.restart()
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            assert apply(machine, 2) == 2
+            break
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.RESOURCE_EXHAUSTED or time.monotonic() > deadline:
+                raise
+    for _ in range(2):
+        assert set(model_values(machine, size)) == {3}
+        machine.restart()
 
 
 def test_disk_metrics_measure_the_directory(machine) -> None:
