@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from sparseagg._internal.results.result import TensorResult
-from sparseagg.optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from sparseagg.optimizers import SGD, Assign, FedAdagrad, FedAdam, FedAvgM, FedYogi
+from sparseagg.v1 import models_pb2
 
 NUM_ROWS, WIDTH = 9, 3
 OPTIMIZERS = {
@@ -77,6 +78,39 @@ def test_steps_are_those_of_the_equations(kind: str, dense: bool) -> None:
             if dense or key in deltas:
                 reference.step(deltas[key][column] if key in deltas else 0.0, t)
     assert table.tolist() == [[references[key, column].x for column in range(WIDTH)] for key in range(NUM_ROWS)]
+
+
+def test_gradients_are_the_negative_differences() -> None:
+    for make in (*OPTIMIZERS.values(), SGD):
+        one, other = np.ones((2, NUM_ROWS, WIDTH), np.float32)
+        of_gradients, optimizer = make(gradients=True), make()
+        for keys, rows in random_deltas(3):
+            of_gradients.step("v", one, (keys, rows))
+            optimizer.step("v", other, (keys, -rows))
+        assert one.tobytes() == other.tobytes()
+
+
+def test_assign_sets_rows() -> None:
+    table = np.ones((NUM_ROWS, WIDTH), ml_dtypes.bfloat16)
+    Assign().step("v", table, (np.array([2]), np.full((1, WIDTH), 3.5)))
+    assert table[2].tolist() == [3.5] * WIDTH
+    assert (np.delete(table, 2, axis=0) == 1).all()
+
+
+def test_a_model_gets_kind_and_options_and_refuses_the_dense_form() -> None:
+    adam = FedAdam(learning_rate=0.25, bias_correction=False, gradients=True)._to_proto()
+    assert adam == models_pb2.OptimizerSpec(
+        kind="OPTIMIZER_KIND_FEDADAM",
+        learning_rate=0.25,
+        beta_1=0.9,
+        beta_2=0.99,
+        tau=1e-3,
+        bias_correction=False,
+        gradients=True,
+    )
+    assert Assign()._to_proto() == models_pb2.OptimizerSpec(kind="OPTIMIZER_KIND_ASSIGN")
+    with pytest.raises(sa.InvalidArgumentError, match="moves touched rows only"):
+        FedYogi(dense=True)._to_proto()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])

@@ -24,7 +24,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,8 +32,9 @@ from sparseagg._internal.base.arguments import is_number, shown
 from sparseagg._internal.base.foreign import Array, default_float_environment, is_bfloat16, to_numpy
 from sparseagg._internal.results.result import TensorResult
 from sparseagg.errors import InvalidArgumentError
+from sparseagg.v1 import models_pb2
 
-__all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "RowOptimizer"]
+__all__ = ["SGD", "Assign", "FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "RowOptimizer"]
 
 _BLOCK = 1 << 18  # values that are widened to float64 at a time
 
@@ -70,14 +71,19 @@ class RowOptimizer(abc.ABC):
     Args:
         learning_rate: of the server.
         dense: move also the rows that the result does not have, as dense optimisers do.
+        gradients: the merged rows are gradients, whose negative the step takes.
 
     Raises:
         InvalidArgumentError: a parameter is no number, or outside its range.
     """
 
-    def __init__(self, *, learning_rate: float, dense: bool) -> None:
+    _KIND: ClassVar[str]  # of OptimizerKind
+    _OPTIONS: ClassVar[tuple[str, ...]] = ("learning_rate",)  # attributes that OptimizerSpec has, too
+
+    def __init__(self, *, learning_rate: float, dense: bool = False, gradients: bool = False) -> None:
         self.learning_rate = _checked("learning_rate", learning_rate)
         self.dense = dense
+        self.gradients = gradients
         self._states: dict[str, _TensorState] = {}
 
     @default_float_environment()
@@ -139,6 +145,13 @@ class RowOptimizer(abc.ABC):
         state = self._begin_step(name, (num_rows, rows.shape[1]), rows.dtype)
         return self._move(state, keys, rows, delta, alpha)
 
+    def _to_proto(self) -> models_pb2.OptimizerSpec:
+        """Returns the optimizer of a model. Raises ``InvalidArgumentError`` if this one is dense."""
+        if self.dense:
+            raise InvalidArgumentError("a model's optimizer moves touched rows only, and this one has dense=True")
+        options = {name: getattr(self, name) for name in self._OPTIONS}
+        return models_pb2.OptimizerSpec(kind=self._KIND, gradients=self.gradients, **options)
+
     @property
     @abc.abstractmethod
     def _slot_names(self) -> tuple[str, ...]:
@@ -167,17 +180,57 @@ class RowOptimizer(abc.ABC):
 
     def _move(self, state: _TensorState, where: Any, rows: Array, delta: Array, alpha: float) -> Array:
         slots = {slot: table[where].astype(np.float64) for slot, table in state.slots.items()}
+        alpha = -alpha if self.gradients else alpha
         increment = self._advance(slots, alpha * delta.astype(np.float64), state.steps)
         for slot, values in slots.items():
             state.slots[slot][where] = values
         return (rows.astype(np.float64) + increment).astype(rows.dtype)
 
 
-class FedAvgM(RowOptimizer):
-    """Momentum; the defaults are those of Flower but for the momentum, without which this is ``result.add_to``."""
+class SGD(RowOptimizer):
+    """Adds the merged differences, times the learning rate. The optimizer of a model that has none of its own."""
 
-    def __init__(self, *, learning_rate: float = 1.0, momentum: float = 0.9, dense: bool = False) -> None:
-        super().__init__(learning_rate=learning_rate, dense=dense)
+    _KIND = "OPTIMIZER_KIND_SGD"
+
+    def __init__(self, *, learning_rate: float = 1.0, gradients: bool = False) -> None:
+        super().__init__(learning_rate=learning_rate, gradients=gradients)
+
+    @property
+    def _slot_names(self) -> tuple[str, ...]:
+        return ()
+
+    def _advance(self, slots: Slots, delta: Array, steps: int) -> Array:
+        return self.learning_rate * delta
+
+
+class Assign(RowOptimizer):
+    """Sets rows to the merged ones: for models whose coordinator computes the new rows itself."""
+
+    _KIND = "OPTIMIZER_KIND_ASSIGN"
+    _OPTIONS = ()
+
+    def __init__(self) -> None:
+        super().__init__(learning_rate=0.0)
+
+    @property
+    def _slot_names(self) -> tuple[str, ...]:
+        return ()
+
+    def _advance(self, slots: Slots, delta: Array, steps: int) -> Array:
+        raise NotImplementedError
+
+    def _move(self, state: _TensorState, where: Any, rows: Array, delta: Array, alpha: float) -> Array:
+        return (alpha * delta).astype(rows.dtype)
+
+
+class FedAvgM(RowOptimizer):
+    """Momentum; the defaults are those of Flower but for the momentum, without which this is ``SGD``."""
+
+    _KIND = "OPTIMIZER_KIND_FEDAVGM"
+    _OPTIONS = ("learning_rate", "momentum")
+
+    def __init__(self, *, learning_rate: float = 1.0, momentum: float = 0.9, **options: bool) -> None:
+        super().__init__(learning_rate=learning_rate, **options)
         self.momentum = _checked("momentum", momentum, below=1.0)
 
     @property
@@ -192,8 +245,8 @@ class FedAvgM(RowOptimizer):
 class _Adaptive(RowOptimizer):
     """What FedAdagrad, FedAdam and FedYogi have in common."""
 
-    def __init__(self, *, learning_rate: float, beta_1: float, tau: float, dense: bool) -> None:
-        super().__init__(learning_rate=learning_rate, dense=dense)
+    def __init__(self, *, learning_rate: float, beta_1: float, tau: float, **options: bool) -> None:
+        super().__init__(learning_rate=learning_rate, **options)
         self.beta_1 = _checked("beta_1", beta_1, below=1.0)
         self.tau = _checked("tau", tau)
         if self.tau == 0:
@@ -223,10 +276,11 @@ class _Adaptive(RowOptimizer):
 class FedAdagrad(_Adaptive):
     """The only one of the four that, even in its dense form, moves no row that nobody touched (with beta_1 = 0)."""
 
-    def __init__(
-        self, *, learning_rate: float = 0.1, beta_1: float = 0.0, tau: float = 1e-3, dense: bool = False
-    ) -> None:
-        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, dense=dense)
+    _KIND = "OPTIMIZER_KIND_FEDADAGRAD"
+    _OPTIONS = ("learning_rate", "beta_1", "tau")
+
+    def __init__(self, *, learning_rate: float = 0.1, beta_1: float = 0.0, tau: float = 1e-3, **options: bool) -> None:
+        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, **options)
 
     def _second_moment(self, v: Array, square: Array) -> Array:
         return v + square
@@ -241,6 +295,9 @@ class FedAdam(_Adaptive):
             tensor, and not how often a row was touched.
     """
 
+    _KIND = "OPTIMIZER_KIND_FEDADAM"
+    _OPTIONS = ("learning_rate", "beta_1", "beta_2", "tau", "bias_correction")
+
     def __init__(
         self,
         *,
@@ -249,9 +306,9 @@ class FedAdam(_Adaptive):
         beta_2: float = 0.99,
         tau: float = 1e-3,
         bias_correction: bool = True,
-        dense: bool = False,
+        **options: bool,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, dense=dense)
+        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, **options)
         self.beta_2 = _checked("beta_2", beta_2, below=1.0)
         self.bias_correction = bias_correction
 
@@ -268,6 +325,9 @@ class FedAdam(_Adaptive):
 class FedYogi(_Adaptive):
     """Yogi."""
 
+    _KIND = "OPTIMIZER_KIND_FEDYOGI"
+    _OPTIONS = ("learning_rate", "beta_1", "beta_2", "tau")
+
     def __init__(
         self,
         *,
@@ -275,9 +335,9 @@ class FedYogi(_Adaptive):
         beta_1: float = 0.9,
         beta_2: float = 0.99,
         tau: float = 1e-3,
-        dense: bool = False,
+        **options: bool,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, dense=dense)
+        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, **options)
         self.beta_2 = _checked("beta_2", beta_2, below=1.0)
 
     def _second_moment(self, v: Array, square: Array) -> Array:
