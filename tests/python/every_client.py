@@ -36,7 +36,7 @@ class Settled:
             answer = self._loop.run_until_complete(answer)
         elif inspect.isasyncgen(answer):
             answer = self._loop.run_until_complete(all_of(answer))
-        if isinstance(answer, (sa.Round, sa.aio.Round, sa.Stream, sa.aio.Stream)):
+        if isinstance(answer, (sa.Round, sa.aio.Round, sa.Stream, sa.aio.Stream, sa.Model, sa.aio.Model)):
             return Settled(answer, self._loop)
         return answer
 

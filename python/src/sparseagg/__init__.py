@@ -17,8 +17,8 @@ for differential privacy (experimental), and ``PrivacyLedger`` says what that co
 ``TensorResult`` for each tensor.
 
 Who takes part: a coordinator makes a ``Round`` and sends ``Round.handle`` to its clients, which call
-``Round.from_handle``. Or clients lease a ``Task`` each: ``Client.work``. A ``PublishedModel`` brings clients up to
-date.
+``Round.from_handle``. Or clients lease a ``Task`` each: ``Client.work``. A ``Model`` lives on the server: clients read
+the ``Rows`` that they need, and merged updates take a step of the optimizer there.
 
 Without rounds: ``aggregate`` and ``Aggregator`` merge in this process, on the CPU or on a GPU, in whose memory a result
 can stay, as a ``types.DeviceTensorResult`` for each tensor. ``release_memory`` returns the memory that they keep for
@@ -26,15 +26,15 @@ the next merge. ``TopK`` chooses the largest parts of a dense update.
 
 Modules: ``sparseagg.aio`` is the client for asyncio, ``sparseagg.errors`` has all error classes, ``sparseagg.types``
 what methods return. ``sparseagg.flower``, ``sparseagg.nvflare`` and ``sparseagg.keras`` are adapters,
-``sparseagg.optimizers`` has optimizers for merged rows, ``sparseagg.robust`` weighs the clients of a sealed round by an
-``Inspection``, ``sparseagg.certificates`` verifies what a server has signed about a round. ``sparseagg._internal`` is
-private.
+``sparseagg.optimizers`` has optimizers for merged rows, ``sparseagg.init`` the values that rows of a model begin with,
+``sparseagg.robust`` weighs the clients of a sealed round by an ``Inspection``, ``sparseagg.certificates`` verifies what
+a server has signed about a round. ``sparseagg._internal`` is private.
 """
 
-from sparseagg import aio, certificates, errors, robust, staleness, types
+from sparseagg import aio, certificates, errors, init, robust, staleness, types
 from sparseagg._internal.base.credentials import TLS
 from sparseagg._internal.base.extension import release_memory
-from sparseagg._internal.client.blocking_client import Client, PublishedModel, Round, Stream
+from sparseagg._internal.client.blocking_client import Client, Model, Round, Stream
 from sparseagg._internal.client.retry import RetryPolicy
 from sparseagg._internal.local.aggregate import aggregate
 from sparseagg._internal.local.aggregator import Aggregator
@@ -45,6 +45,7 @@ from sparseagg._internal.spec.bounds import ClipSpec, PrivacySpec
 from sparseagg._internal.spec.privacy_ledger import AdaptiveClip, PrivacyLedger
 from sparseagg._internal.spec.round_spec import RoundSpec, TensorSpec
 from sparseagg._internal.updates.top_k import TopK
+from sparseagg._internal.wire.model_spec import Rows
 from sparseagg.errors import InvalidArgumentError, RoundClosedError, RoundFailedError, SparseaggError
 from sparseagg.version import __version__ as __version__
 
@@ -55,17 +56,18 @@ __all__ = [
     "Client",
     "ClipSpec",
     "InvalidArgumentError",
+    "Model",
     "NewTask",
     "Outcome",
     "PrivacyLedger",
     "PrivacySpec",
-    "PublishedModel",
     "Result",
     "RetryPolicy",
     "Round",
     "RoundClosedError",
     "RoundFailedError",
     "RoundSpec",
+    "Rows",
     "Server",
     "SparseaggError",
     "Stream",
@@ -77,6 +79,7 @@ __all__ = [
     "aio",
     "certificates",
     "errors",
+    "init",
     "release_memory",
     "robust",
     "staleness",

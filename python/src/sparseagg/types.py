@@ -1,12 +1,13 @@
 """What methods take and return, for annotations and ``isinstance``: nothing here is made by its own name.
 
 Updates and dtypes: ``Update``, ``DTypeLike``. Answers: ``Submission`` and ``BatchReceipt`` of what was sent;
-``RoundInfo``, ``StreamInfo`` and ``ServerInfo``, with the parts of which they are made; ``StreamVersion`` and
-``StreamPlace`` of a stream; ``Inspection`` of a sealed round; ``Certificate`` and ``SubmissionReceipt``;
-``DeviceTensorResult``, a result in a GPU's memory.
+``RoundInfo``, ``StreamInfo``, ``ModelInfo`` and ``ServerInfo``, with the parts of which they are made;
+``StreamVersion`` and ``StreamPlace`` of a stream; ``ModelRows`` of a model; ``Inspection`` of a sealed round;
+``Certificate`` and ``SubmissionReceipt``; ``DeviceTensorResult``, a result in a GPU's memory.
 """
 
 from sparseagg._internal.base.types import DTypeLike, Update
+from sparseagg._internal.client.async_models import ModelRows
 from sparseagg._internal.results.forms import DeviceTensorResult
 from sparseagg._internal.results.info import (
     BatchReceipt,
@@ -24,6 +25,7 @@ from sparseagg._internal.results.info import (
     Timeline,
 )
 from sparseagg._internal.results.inspection import Inspection
+from sparseagg._internal.results.model_info import ModelInfo, ModelTensor, ModelVersion
 from sparseagg._internal.results.server_info import ServerActivity, ServerInfo, ServerLimits
 
 __all__ = [
@@ -33,6 +35,10 @@ __all__ = [
     "DTypeLike",
     "DeviceTensorResult",
     "Inspection",
+    "ModelInfo",
+    "ModelRows",
+    "ModelTensor",
+    "ModelVersion",
     "Refusal",
     "RoundInfo",
     "ServerActivity",

@@ -152,7 +152,7 @@ def test_handle_names_the_public_address(server):
 def test_handle_is_parsed_whatever_the_address(address):
     with sa.Client(address) as client:
         handle = client._connection.endpoint.handle("rounds/r-1")
-    assert parsed_handle(handle) == (address, "rounds/r-1")
+    assert parsed_handle("rounds", handle) == (address, "rounds/r-1")
 
 
 @pytest.mark.parametrize(

@@ -325,7 +325,7 @@ def test_integrations_model_goes_down_as_changed_rows(integrations: dict, client
         merged = sa.aggregate([([version], np.ones((1, 2)))], spec)["w"]
         integrations["publish_merged"](model, version, arrays, "w", merged)
     mine = {"w": np.zeros((10, 2), np.float32)}
-    assert client.model("demo").catch_up(mine, since=0) == 2
+    assert integrations["follow"](client, mine, 0) == 2
     assert mine["w"].tolist() == arrays["w"].tolist()
 
 

@@ -186,7 +186,7 @@ class ModelCycle(Cycle):
         while time.monotonic() < until:
             request = models_pb2.GetModelRequest(name=f"models/{self._id}", after_version=version - 1)
             request.timeout.seconds = 1
-            model = self._call("GetModel", request)
+            model: models_pb2.Model = self._call("GetModel", request)
             if model.version > version:
                 raise Failure(f"version {version} is applied twice: the model has {model.version}")
             if model.version == version:

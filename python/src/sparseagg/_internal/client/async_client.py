@@ -11,9 +11,8 @@ from typing import Any, SupportsIndex
 
 from sparseagg._internal.base.arguments import Timeout, checked_seconds
 from sparseagg._internal.base.credentials import TLSArgument, TokenArgument
-from sparseagg._internal.base.fields import Seconds
 from sparseagg._internal.base.types import KeyEncoding, Updates
-from sparseagg._internal.client.async_model import PublishedModel
+from sparseagg._internal.client.async_models import Model, ModelCalls
 from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.async_stream import StreamCalls
 from sparseagg._internal.client.async_tasks import TaskCalls
@@ -40,7 +39,7 @@ _LOCAL = ":local:"
 _MAX_BACKUP_S = 86400.0  # of a backup without a timeout
 
 
-class Client(TaskCalls, StreamCalls):
+class Client(TaskCalls, StreamCalls, ModelCalls):
     """A client of one server. ``async with`` closes it.
 
     A client may be made outside an event loop. The first call binds the client and its rounds to the running loop, and
@@ -217,12 +216,6 @@ class Client(TaskCalls, StreamCalls):
                 yield Round(self._connection, RoundInfo._from_proto(proto))
             token = page.next_page_token or None
 
-    def model(
-        self, name: str, *, keep_bytes: SupportsIndex | None = None, result_ttl: Seconds | None = None
-    ) -> PublishedModel:
-        """Returns the handle of a model, published or not yet; makes no call. See ``sparseagg.Client.model``."""
-        return PublishedModel(self._connection, name, keep_bytes, result_ttl)
-
     async def aggregate(
         self,
         /,
@@ -291,13 +284,15 @@ def reconnected(client_class: Any, endpoint: Endpoint) -> Any:
     return client
 
 
-async def round_of_handle(handle: str, client_class: type[Client], options: Mapping[str, Any]) -> Round:
-    """Returns the round that a handle names, over a client of that class; see ``Round.from_handle``."""
-    address, name = parsed_handle(handle)
+async def of_handle(kind: str, handle: str, client_class: type[Client], options: Mapping[str, Any]) -> Any:
+    """Returns the round or model that a handle names, over a client of that class; see ``Round.from_handle``."""
+    address, name = parsed_handle(kind, handle)
     client = client_class(address, **options)
-    client._connection.has_reached = True  # not by this client, but the server has made the round: it may restart now
+    client._connection.has_reached = True  # not by this client, but the server has made it: it may restart now
     try:
-        return Round(client._connection, await client._connection.get_round(name), owns_connection=True)
+        found: Round | Model = await (client.model(name) if kind == "models" else client.get_round(name))
+        found._owns_connection = True
+        return found
     except BaseException:
         await client.close()
         raise

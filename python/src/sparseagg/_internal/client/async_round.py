@@ -50,9 +50,9 @@ class Round(RoundCalls):
 
         ``async with await Round.from_handle(handle) as rnd`` closes that connection at the end; the round stays open.
         """
-        from sparseagg._internal.client.async_client import Client, round_of_handle  # which imports this module
+        from sparseagg._internal.client.async_client import Client, of_handle  # which imports this module
 
-        return await round_of_handle(handle, Client, options)
+        return await of_handle("rounds", handle, Client, options)  # type: ignore[no-any-return]
 
     async def __aenter__(self) -> Round:
         return self

@@ -31,7 +31,8 @@ from sparseagg.v1 import aggregation_pb2 as pb
 _MOST = 2**64 - 1
 
 
-def _version(what: str, version: SupportsIndex) -> int:
+def checked_version(what: str, version: SupportsIndex) -> int:
+    """Returns a version; ``InvalidArgumentError`` if it is none."""
     return checked_integer(f"{what} must be from 0 to 2^64 - 1", version, 0, _MOST)
 
 
@@ -175,7 +176,7 @@ class Stream(StreamAttributes):
             NotFoundError: the stream was deleted.
         """
         deadline = checked_deadline(timeout)
-        base = _version("base_version", base_version)
+        base = checked_version("base_version", base_version)
         with raise_if_late(deadline, f"the submission to {self.name} has not ended"):
             return await submit_update(
                 self._connection,
@@ -209,7 +210,7 @@ class Stream(StreamAttributes):
             base_version: of all updates.
         """
         deadline = checked_deadline(timeout)
-        base = _version("base_version", base_version)
+        base = checked_version("base_version", base_version)
         with raise_if_late(deadline, f"the submissions to {self.name} have not ended"):
             homes, name = {self._connection: None}, self.name
             return await submit_columns(
@@ -244,7 +245,7 @@ class Stream(StreamAttributes):
             version: only if this version is being filled; None: whichever is. With a version, the call is safe to
                 repeat.
         """
-        number = 0 if version is None else _version("version", version)
+        number = 0 if version is None else checked_version("version", version)
         answer = await self._connection.call("CutStream", pb.CutStreamRequest(name=self.name, version=number))
         self.info = StreamInfo._from_proto(answer)
         return self.info
@@ -257,7 +258,7 @@ class Stream(StreamAttributes):
             timeout: in seconds or as a timedelta; None for no limit. After it, the list is empty.
         """
         deadline = checked_deadline(timeout)
-        since = _version("after", after)
+        since = checked_version("after", after)
         while True:
             begun, poll = time.monotonic(), poll_seconds(deadline)
             request = pb.WatchVersionsRequest(name=self.name, after_version=since)
@@ -269,7 +270,7 @@ class Stream(StreamAttributes):
 
     async def versions(self, after: SupportsIndex = 0) -> AsyncIterator[StreamVersion]:
         """Yields the versions after ``after``, in order, as they end; without end itself."""
-        last = _version("after", after)
+        last = checked_version("after", after)
         while True:
             for version in await self.watch(last):
                 yield version

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from sparseagg._internal.base.fields import Seconds
-from sparseagg._internal.client import async_client, async_model, async_round, async_stream
+from sparseagg._internal.client import async_client, async_models, async_round, async_stream
 from sparseagg._internal.client.round_calls import RoundAttributes
 from sparseagg._internal.client.transport import BlockingTransport, blocking, blocking_iterator, run, with_arguments_of
 
@@ -81,7 +80,7 @@ class Round(_Twin, RoundAttributes):
             InvalidArgumentError: this is no handle, or an option has a wrong type or value.
             NotFoundError: the server has no such round; its result_ttl may be over.
         """
-        return cls(run(async_client.round_of_handle(handle, _Operations, options)))
+        return cls(run(async_client.of_handle("rounds", handle, _Operations, options)))
 
     refresh = blocking(async_round.Round.refresh)
     submit = blocking(async_round.Round.submit)
@@ -131,35 +130,48 @@ class Stream(_Twin, async_stream.StreamAttributes):
     delete = blocking(async_stream.Stream.delete)
 
 
-class PublishedModel(_Twin):
-    """A model on a server, from ``Client.model``: the coordinator publishes versions, and clients catch up.
+class Model(_Twin, async_models.ModelAttributes):
+    """A model on the server, from ``Client.model`` or ``from_handle``. Threads: as ``Client``; a model keeps no rows.
 
-        model = client.model("recommender")
-        model.publish(0, arrays, whole=True)                      # the coordinator
-        model.publish(1, {"embedding": (keys, arrays["embedding"][keys])})
-
-        version = model.catch_up(mine, since=0)                   # a client, whose arrays are those of version 0
-
-    A version is a round of the server with the rows that it changed, their new values. Now and then the whole model is
-    a round, too, for clients that lag too far behind. Arrays are those of NumPy or torch, of any type, and arrive bit
-    for bit. The first axis of an array counts its rows.
-
-    One process publishes; it may be restarted, and goes on with the versions on the server. Any number of clients catch
-    up, meanwhile. ``catch_up`` is thread-safe, ``publish`` is not.
+        for version in model.versions():                          # a client, anywhere
+            emb, head = model.read({"emb": keys, "head": ...}, version=version)
+            new_emb, new_head = train(emb, head)
+            stream.submit(me, {"emb": (keys, new_emb - emb), "head": new_head - head}, base_version=version)
 
     Attributes:
-        name: the model's name.
+        name: the model's name, "models/{id}".
+        info: the model as the server described it at ``info.as_of``; ``refresh`` asks again.
+        handle: a string from which ``from_handle`` makes this model in another process; as ``Round.handle``.
     """
 
-    name: str
+    handle: str
 
-    def __init__(self, inner: async_model.PublishedModel) -> None:
+    def __init__(self, inner: async_models.Model) -> None:
         self._inner = inner
 
-    publish = blocking(async_model.PublishedModel.publish)
-    catch_up = blocking(async_model.PublishedModel.catch_up)
-    version = blocking(async_model.PublishedModel.version)
-    delete = blocking(async_model.PublishedModel.delete)
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._release()
+
+    @classmethod
+    def from_handle(cls, handle: str, **options: Any) -> Model:
+        """Returns the model of a handle, with a connection of its own; as ``Round.from_handle``."""
+        return cls(run(async_client.of_handle("models", handle, _Operations, options)))
+
+    refresh = blocking(async_models.Model.refresh)
+    wait = blocking(async_models.Model.wait)
+    versions = blocking_iterator(async_models.Model.versions)
+    read = blocking(async_models.Model.read)
+    changes = blocking(async_models.Model.changes)
+    catch_up = blocking(async_models.Model.catch_up)
+    create_round = blocking(async_models.Model.create_round, Round)
+    get_stream = blocking(async_models.Model.get_stream, Stream)
+    apply = blocking(async_models.Model.apply)
+    assign = blocking(async_models.Model.assign)
+    delete = blocking(async_models.Model.delete)
+    _release = blocking(async_models.Model._release)
 
 
 class _Operations(async_client.Client):
@@ -256,21 +268,8 @@ class Client(_Twin):
     create_stream = blocking(_Operations.create_stream, Stream)
     get_stream = blocking(_Operations.get_stream, Stream)
     list_streams = blocking_iterator(_Operations.list_streams, Stream)
-
-    def model(
-        self, name: str, *, keep_bytes: SupportsIndex | None = None, result_ttl: Seconds | None = None
-    ) -> PublishedModel:
-        """Returns a model that one coordinator publishes on the server, and clients read. Calls nothing yet.
-
-        Args:
-            name: ``[A-Za-z0-9_][A-Za-z0-9._-]{0,99}``; its rounds have ids that begin with it.
-            keep_bytes: of the publisher: bytes of rounds to keep, beside the newest whole model and the changes after
-                it, which stay in any case; None: as many as three whole models.
-            result_ttl: of the publisher: how long the server keeps a version, in seconds or as a timedelta. None: the
-                server's limit (--max-result-ttl).
-        """
-        return PublishedModel(self._inner.model(name, keep_bytes=keep_bytes, result_ttl=result_ttl))
-
+    model = blocking(_Operations.model, Model)
+    list_models = blocking_iterator(_Operations.list_models, Model)
     aggregate = blocking(_Operations.aggregate)
     work = blocking(_Operations.work)
     create_tasks = blocking(_Operations.create_tasks)

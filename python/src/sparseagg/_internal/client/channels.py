@@ -19,7 +19,7 @@ from sparseagg._internal.base.credentials import TOKEN_VARIABLE, TokenArgument, 
 from sparseagg._internal.wire.columns import parse_exported, parse_page
 from sparseagg._internal.wire.encode import ChunkMessage
 from sparseagg.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, SparseaggError
-from sparseagg.v1 import aggregation_pb2, tasks_pb2
+from sparseagg.v1 import aggregation_pb2, models_pb2, tasks_pb2
 from sparseagg.v1 import aggregation_pb2 as pb
 
 
@@ -34,8 +34,8 @@ class Method(NamedTuple):
 
 
 def methods() -> Iterator[Method]:
-    """Yields the methods of both services; no two have one name."""
-    for module in (aggregation_pb2, tasks_pb2):
+    """Yields the methods of all services; no two have one name."""
+    for module in (aggregation_pb2, tasks_pb2, models_pb2):
         # Every version of protobuf says here which methods stream.
         file = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
         for service, proto in zip(module.DESCRIPTOR.services_by_name.values(), file.service):
@@ -69,7 +69,7 @@ def make_stub(
     serialisers: Mapping[str, Callable[[Any], bytes]] | None = None,
     parsers: Mapping[str, Callable[[bytes], Any]] | None = None,
 ) -> Any:
-    """Returns an object with a callable for each method of both services.
+    """Returns an object with a callable for each method of all services.
 
     ``serialisers``, ``parsers``: by name of method, what turns its requests into bytes, and bytes into its answers, if
     these are no messages.

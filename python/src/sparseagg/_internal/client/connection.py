@@ -212,8 +212,8 @@ class Connection:
                 with self._server.channels.first() as stub, named_if_late(method, limit):
                     return await self._answer(getattr(stub, method), request, call_seconds(deadline, own, patient))
             except grpc.RpcError as error:
-                # An earlier attempt has deleted the round.
-                if is_repeated and method == "DeleteRound" and error.code() is grpc.StatusCode.NOT_FOUND:
+                is_gone = error.code() is grpc.StatusCode.NOT_FOUND
+                if is_repeated and is_gone and method in ("DeleteRound", "DeleteModel"):  # an earlier attempt did it
                     return None
                 is_repeated = True
                 raise

@@ -55,8 +55,8 @@ MEMORY = ":memory:"
 _SCHEME = "sparseagg://"
 
 
-# The id of a round has no slash, so the last "/rounds/" ends the address, which may have slashes.
-_HANDLE = re.compile(rf"{_SCHEME}(?P<address>.+)/(?P<name>rounds/{NAME})")
+# An id has no slash, so the last "/rounds/" or "/models/" ends the address, which may have slashes.
+_HANDLE = re.compile(rf"{_SCHEME}(?P<address>.+)/(?P<name>(?P<kind>rounds|models)/{NAME})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +85,15 @@ class Endpoint:
         """Returns the arguments of the client's class, by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "locate"}
 
-    def handle(self, round_name: str) -> str:
-        """Returns the handle of a round; ``FailedPreconditionError`` if other processes cannot reach the round."""
+    def handle(self, name: str) -> str:
+        """Returns the handle of a round or model; ``FailedPreconditionError`` if other processes cannot reach it."""
         if self.address == MEMORY:
+            kind = name.partition("s/")[0]
             raise FailedPreconditionError(
-                f'a round of "{MEMORY}" has no handle, for no other process can reach it; a round of ":local:" or of '
+                f'a {kind} of "{MEMORY}" has no handle, for no other process can reach it; a {kind} of ":local:" or of '
                 "another server has one"
             )
-        return f"{_SCHEME}{self.public_address or self.address}/{round_name}"
+        return f"{_SCHEME}{self.public_address or self.address}/{name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.address == MEMORY:
@@ -108,12 +109,15 @@ class Endpoint:
         return Endpoint, (*self.arguments().values(), self.locate)
 
 
-def parsed_handle(handle: Any) -> tuple[str, str]:
-    """Returns address and name of a handle's round; ``InvalidArgumentError`` if this is no handle."""
+def parsed_handle(kind: str, handle: Any) -> tuple[str, str]:
+    """Returns the address and the name that a handle has; ``kind``: "rounds" or "models". ``InvalidArgumentError`` if
+    this is no such handle.
+    """
     match = _HANDLE.fullmatch(checked_text("a handle", handle))
-    if match is None:
+    if match is None or match["kind"] != kind:
+        owner = kind.capitalize()[:-1]
         raise InvalidArgumentError(
-            f'a handle must be "{_SCHEME}host:port/rounds/ID", as of Round.handle, got {shown(handle)}'
+            f'a handle must be "{_SCHEME}host:port/{kind}/ID", as of {owner}.handle, got {shown(handle)}'
         )
     return checked_address(match["address"]), match["name"]
 

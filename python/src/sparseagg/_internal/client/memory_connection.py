@@ -66,9 +66,10 @@ _FEATURES = (
     "Streams",
 )
 _RESPONSES = {method.name: method.response for method in methods()}
-_WAITS = ("WaitRound", "WatchVersions")  # end by themselves
+_WAITS = ("WaitRound", "WatchVersions", "GetModel")  # end by themselves
 # Compute, or wait for commits.
-_LONG = ("WithdrawSubmission", "SealRound", "CloseRound", "CutStream", "InspectRound")
+_LONG_OF_ROUNDS = ("WithdrawSubmission", "SealRound", "CloseRound", "CutStream", "InspectRound")
+_LONG = (*_LONG_OF_ROUNDS, "CreateModel", "ReadRows", "ApplyRound", "DeleteModel")
 _TASK_METHODS = tasks_pb2.DESCRIPTOR.services_by_name["Tasks"].methods_by_name
 _DISCONNECTED = "this client is closed"
 

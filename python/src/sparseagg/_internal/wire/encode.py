@@ -34,6 +34,7 @@ from sparseagg.errors import InvalidArgumentError
 from sparseagg.v1 import aggregation_pb2 as pb
 
 DEFAULT_CHUNK_BYTES = 1 << 20
+DEFAULT_PAGE_BYTES = 1 << 20
 _LOCAL_CHUNK_BYTES = 2 << 20  # on one machine, where a chunk that is sent again costs little
 _CHUNK_OVERHEAD = 1024  # upper bound of ids and the round's name
 ENCODINGS = ("auto", "plain")
@@ -121,12 +122,14 @@ class ServerWire:
     chunk_bytes: int  # bytes of slices in one message
     key_encodings: frozenset[str]  # names of the key encodings that the server knows
     value_encodings: frozenset[str]  # names of the value encodings that the server knows
+    page_bytes: int = DEFAULT_PAGE_BYTES  # of the rows in one answer
 
     @classmethod
     def of(cls, info: ServerInfo, wanted_chunk_bytes: int) -> ServerWire:
         """Returns the limits of the server that ``info`` describes."""
         chunk_bytes = chunk_bytes_for(info.limits.max_message_bytes, wanted_chunk_bytes)
-        return cls(chunk_bytes, frozenset(info.key_encodings), frozenset(info.value_encodings))
+        page_bytes = info.limits.max_page_bytes or DEFAULT_PAGE_BYTES
+        return cls(chunk_bytes, frozenset(info.key_encodings), frozenset(info.value_encodings), page_bytes)
 
     def format(self, spec: RoundSpec, key_encoding: KeyEncoding, value_encoding: ValueEncoding) -> WireFormat:
         """Returns the encodings of an upload, from the arguments of ``Round.submit``.
