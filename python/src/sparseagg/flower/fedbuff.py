@@ -24,7 +24,16 @@ from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import difference_to, stepped, tensor_spec
-from sparseagg.flower.model import CONFIG, NEEDS_WHOLE, Model, Table, sparse_layout, update_of
+from sparseagg.flower.model import (
+    CONFIG,
+    NEEDS_WHOLE,
+    Model,
+    Table,
+    check_served,
+    served_settings,
+    sparse_layout,
+    update_of,
+)
 from sparseagg.flower.replies import NO_MOD, averaged, client_of, only_arrays, weight_of, with_node, without_arrays
 from sparseagg.optimizers import RowOptimizer
 
@@ -58,6 +67,9 @@ class SparseFedBuff:
 
     Args:
         sparse, elements: the tensors of which clients send rows, or elements; as of ``SparseFedAvg``.
+        model: a ``sparseagg.Model`` that a stream drives, as of ``SparseFedAvg``: both have the same versions, and
+            the arguments of the stream, ``sparse``, ``elements``, ``optimizer`` and ``initial_version`` are not given.
+        rows_down: as of ``SparseFedAvg``.
         concurrency: clients that train at a time.
         buffer: updates of a version.
         staleness: of ``Client.create_stream``; None: ``sparseagg.staleness.polynomial(0.5)``.
@@ -85,8 +97,10 @@ class SparseFedBuff:
         *,
         sparse: Names = None,
         elements: Names = None,
+        model: sa.Model | None = None,
+        rows_down: str = "changed",
         concurrency: int,
-        buffer: int,
+        buffer: int | None = None,
         staleness: sa.staleness.Staleness | None = None,
         max_staleness: int = 20,
         server: str | sa.Client = ":memory:",
@@ -105,7 +119,14 @@ class SparseFedBuff:
     ) -> None:
         self._names = sparse, elements
         self._concurrency = checked_integer("concurrency must be 1 or more", concurrency, 1, 1 << 20)
-        self._buffer = checked_integer("buffer must be 1 or more", buffer, 1, 1 << 32)
+        given = (sparse, elements, buffer, staleness, stream_id, optimizer)
+        if model is not None and (not model.info.stream or any(each is not None for each in given)):
+            raise sa.InvalidArgumentError(
+                "model=… needs a model with a stream, and takes no sparse, elements, buffer, staleness, stream_id and "
+                f"optimizer; got {model!r}"
+            )
+        self._served, self._rows_down = model, rows_down
+        self._buffer = 1 if model else checked_integer("buffer must be 1 or more", buffer, 1, 1 << 32)
         self._min_nodes = checked_integer("min_nodes must be 1 or more", min_nodes, 1, 1 << 32)
         self._evaluate_nodes = checked_integer("evaluate_nodes must be 0 or more", evaluate_nodes, 0, 1 << 32)
         staleness = sa.staleness.polynomial(0.5) if staleness is None else staleness
@@ -188,10 +209,13 @@ class _Run:
     ) -> None:
         self._strategy, self._grid, self._timeout, self._evaluate_fn = strategy, grid, timeout, evaluate_fn
         self._configs = configs
-        sparse, elements = strategy._names
-        widths, settings = sparse_layout(
-            arrays, sparse, elements, strategy._op, strategy._arrays_key, strategy._weight_key
-        )
+        served, keys = strategy._served, (strategy._arrays_key, strategy._weight_key)
+        if served is None:
+            widths, settings = sparse_layout(arrays, *strategy._names, strategy._op, *keys)
+        else:
+            check_served(served, arrays)
+            widths, settings = {}, served_settings(served, strategy._rows_down, *keys)
+            arrays, initial_version = ArrayRecord(), served.refresh().version
         self._sparse = set(widths)
         self.model = Model(
             {name: Table.of(array, widths.get(name, 1)) for name, array in arrays.items()}, initial_version or 0
@@ -205,11 +229,15 @@ class _Run:
         self._has_started = False  # min_nodes have been there
         self._has_warned = False
         self._last_sign = time.monotonic()
-        given = strategy._server
-        self._client = given if isinstance(given, sa.Client) else sa.Client(given, **strategy._credentials)
+        given: Any = strategy._server if served is None else None
+        self._client = sa.Client(given, **strategy._credentials) if isinstance(given, str) else given
         self._stream: Any = None
         try:
-            self._open_stream(initial_version)
+            if served is None:
+                self._open_stream(initial_version)
+            else:
+                self._stream = served.get_stream()
+                self._is_weighted = is_weighted(self._stream.spec)
             self._evaluate()
         except BaseException:
             self.close()
@@ -286,12 +314,12 @@ class _Run:
 
     def close(self) -> None:
         """Deletes the stream, unless the user has named it."""
-        if self._stream is not None and self._strategy._stream_id is None:
+        if self._stream is not None and self._strategy._stream_id is None and self._strategy._served is None:
             try:
                 self._stream.delete()
             except sa.SparseaggError as error:
                 log(WARNING, "SparseFedBuff: %s stays on the server: %s", self._stream.name, error)
-        if self._client is not self._strategy._server:
+        if isinstance(self._strategy._server, str) and self._client is not None:
             self._client.close()
 
     def _num_busy(self, kind: str) -> int:
@@ -365,10 +393,17 @@ class _Run:
         if config is None and self._sparse and not self._has_warned:
             self._has_warned = True
             log(WARNING, NO_MOD, sent.node)
-        client_id = with_node(client_of(content), sent.node)
+        client_id, served = with_node(client_of(content), sent.node), self._strategy._served
+        base = sent.model.version
         with naming_client(client_id):
             weight = weight_of(content, self._strategy._weight_key)
-            given, update = update_of(only_arrays(content), sent.model.tables), {}
+            names = sent.model.tables if served is None else served.info.tensors
+            given: Mapping[str, Any] = update_of(only_arrays(content), names)
+            update: dict[str, Any] = {}
+            if served is not None:
+                if config is None or not all(isinstance(part, tuple) for part in given.values()):
+                    raise sa.InvalidArgumentError("model=… needs sparse_mod, which sends rows")
+                update, base = dict(given), int(config["version"])
             for name, table in self._tables(sent.model).items():
                 if name in given:
                     update[name] = difference_to(table, name, given[name], name in self._sparse)
@@ -378,7 +413,7 @@ class _Run:
             client_id,
             update,
             weight if self._is_weighted else None,
-            base_version=sent.model.version,
+            base_version=base,
             submission_id=message_id,
         )
 
@@ -403,11 +438,15 @@ class _Run:
     def _apply(self, version: Any) -> None:
         tables: dict[str, Table] = {}
         changed: dict[str, Any] = {}
+        served = self._strategy._served
         try:
+            if served is not None:
+                served.wait(version.version - 1)  # the server takes the step
             if version.state != "done":
                 raise sa.errors.FailedPreconditionError(f"it is {version.state}: {version.state_reason}")
-            result = self._stream.result(version.version)
-            tables, changed = stepped(self._tables(self.model), self._sparse, result, self._strategy._optimizer)
+            if served is None:
+                result = self._stream.result(version.version)
+                tables, changed = stepped(self._tables(self.model), self._sparse, result, self._strategy._optimizer)
         except sa.SparseaggError as error:
             log(ERROR, "SparseFedBuff: version %d has no result, and the model stays: %s", version.version, error)
         self.model = Model({**self.model.tables, **tables}, version.version)

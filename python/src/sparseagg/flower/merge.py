@@ -209,15 +209,8 @@ class Merge:
             assert isinstance(self._round, sa.Round)
             result, self.choice = finish_by_rule(self._round, self._rule, counted)
             return result, counted.difference(self.choice.clients)
-        try:
-            return self._round.finish(only=sorted(counted)), set()
-        except (
-            sa.errors.FailedPreconditionError
-        ):  # such as a client that claims an upload which the server does not have
-            missing = counted - {submission.client_id for submission in self._round.submissions()}
-            if not missing or missing == counted:
-                raise
-            return self._round.finish(only=sorted(counted - missing)), missing
+        missing = _closed(self._round, counted)
+        return self._round.result(), missing
 
     def cancel(self, reason: str) -> None:
         """Discards the updates."""
@@ -229,6 +222,51 @@ class Merge:
     def _close_own_client(self) -> None:
         if self._own_client is not None:
             self._own_client.close()
+
+
+class ServedMerge:
+    """The merge of one round's updates of a model on a server, which takes the step itself; used as ``Merge``."""
+
+    choice = None  # no rule chooses among the updates
+
+    def __init__(self, model: sa.Model, version: int, op: Op, options: Mapping[str, Any]) -> None:
+        self._model, self._version = model, version
+        self._round = model.create_round(op, **{"weighting": "by_weight", "keep_submissions": True, **options})
+        self.handle = self._round.handle
+
+    def add(self, client_id: str, update: Mapping[str, Any], weight: float) -> None:
+        """Raises ``InvalidArgumentError``: clients upload to the server."""
+        raise sa.InvalidArgumentError(
+            f"client {client_id!r} sends arrays in its reply; it needs sparse_mod with model="
+        )
+
+    def finish(
+        self, counted: Iterable[str], optimizer: RowOptimizer | None
+    ) -> tuple[dict[str, Table], dict[str, Any], set[str]]:
+        """Merges, and makes the model's next version; no tables change here. Errors: as of ``Merge``."""
+        missing = _closed(self._round, set(counted))
+        self._model.apply(self._round, base_version=self._version)
+        self._round.delete()
+        return {}, {}, missing
+
+    def cancel(self, reason: str) -> None:
+        """Discards the updates."""
+        with contextlib.suppress(sa.SparseaggError):
+            self._round.cancel(reason)
+
+
+def _closed(round_: sa.Round | ClusterRound, counted: set[str]) -> set[str]:
+    """Merges the submissions of these clients, and waits for the end; returns those that have none in the round."""
+    missing: set[str] = set()
+    try:
+        round_.start_merge(only=sorted(counted))
+    except sa.errors.FailedPreconditionError:  # such as a client that claims an upload which the server does not have
+        missing = counted - {submission.client_id for submission in round_.submissions()}
+        if not missing or missing == counted:
+            raise
+        round_.start_merge(only=sorted(counted - missing))
+    round_.wait()
+    return missing
 
 
 def check_shape(name: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import os
 import pathlib
@@ -18,6 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, 
 
 import sparseagg as sa
 from sparseagg._internal.base.credentials import TLSArgument
+from sparseagg._internal.base.foreign import to_numpy
 from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.nonfinite import KEPT, Nonfinite
 from sparseagg.flower.merge import changed_rows, check_shape
@@ -48,6 +50,7 @@ def sparse_mod(
     *,
     top_k: float | int | None = None,
     client_id: Callable[[Context], str | int] | None = None,
+    rows_for: Callable[[Context], Mapping[str, Any]] | None = None,
     copies: str | os.PathLike[str] | None = None,
     tls: TLSArgument = None,
     token: str | Callable[[Context], str] | None = None,
@@ -67,6 +70,9 @@ def sparse_mod(
         client_id: makes the id that sets the order of sums, and so the last bits, from the node's context. By default
             the id is the ``partition-id`` of the node's configuration, and the node's id where there is none, which is
             another one in each run.
+        rows_for: with ``rows_down="used"``: the keys that this node's data uses, by tensor. The function gets the rows
+            of these in the place of the tensor ``name``, in ascending order of the distinct keys, which are in the
+            record as ``name:keys``. Other tensors are whole.
         copies: folder for copies of the model; by default among the temporary files. Nodes of one machine share it.
         tls: of the connection to a sparseagg server, as of ``sparseagg.Client``; by default the environment's
             (SPARSEAGG_TLS_CA and its kind).
@@ -74,7 +80,7 @@ def sparse_mod(
             the environment (SPARSEAGG_TOKEN). If the token, or the certificate, is of a client with a name, that is the
             id of the client's submissions, and sets the order of sums.
     """
-    mod = _SparseMod(top_k, client_id, Copies(copies), tls, token)
+    mod = _SparseMod(top_k, client_id, rows_for, Copies(copies), tls, token)
     if message is None or context is None or call_next is None:
         return mod
     return mod(message, context, call_next)
@@ -85,6 +91,7 @@ class _SparseMod:
         self,
         top_k: float | int | None,
         client_id: Callable[[Context], str | int] | None,
+        rows_for: Callable[[Context], Mapping[str, Any]] | None,
         copies: Copies,
         tls: TLSArgument,
         token: str | Callable[[Context], str] | None,
@@ -93,6 +100,7 @@ class _SparseMod:
         self._token = token
         self._top_k = top_k
         self._client_id = client_id or _partition
+        self._rows_for = rows_for
         self._copies = copies
         self._new_top_k("row")  # refuses a wrong top_k where it is written
 
@@ -100,28 +108,41 @@ class _SparseMod:
         if not message.has_content() or CONFIG not in message.content.config_records:
             return call_next(message, context)
         config = message.content.config_records[CONFIG]
-        kept = self._rebuild(config, message.content[config["arrays"]])
-        if kept is None:
-            reason = f"{NEEDS_WHOLE}: this node has no copy of version {config['since']} or later"
-            return Message(Error(PRECONDITION, reason), reply_to=message)
-        model, is_kept = kept
+        client = f"{_ordered(self._client_id(context))}:{context.node_id}"
+        keys: Mapping[str, Any] = {}  # of the rows that this node uses, by tensor
+        version = config["version"]
+        try:
+            if "handle" in config:
+                with sa.Model.from_handle(config["handle"], **self._credentials(context)) as served:
+                    model, version, keys = self._read(served, config, context)
+                is_kept = True
+            else:
+                kept = self._rebuild(config, message.content[config["arrays"]])
+                if kept is None:
+                    reason = f"{NEEDS_WHOLE}: this node has no copy of version {config['since']} or later"
+                    return Message(Error(PRECONDITION, reason), reply_to=message)
+                model, is_kept = kept
+        except (sa.SparseaggError, OSError) as error:
+            return Message(Error(PRECONDITION, f"sparseagg: client {client!r}: {error}"), reply_to=message)
         content = {name: record for name, record in message.content.items() if name != CONFIG}
-        message.content = RecordDict({**content, config["arrays"]: model})
+        extra = {name + KEYS: to_array(each) for name, each in keys.items()}
+        message.content = RecordDict({**content, config["arrays"]: ArrayRecord({**model, **extra})})
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        client = f"{_ordered(self._client_id(context))}:{context.node_id}"
         try:
             if message.metadata.message_type.partition(".")[0] == "train":
-                self._make_sparse(config, model, reply, context)
+                self._make_sparse(config, model, keys, reply, context)
                 if "round" in config:
-                    token = self._token(context) if callable(self._token) else self._token
-                    client = _upload(config, client, model, reply, {"tls": self._tls, "token": token})
+                    client = _upload(config, client, model, reply, self._credentials(context))
         except (sa.SparseaggError, OSError) as error:  # such as a round that is closed already, or a file of TLS
             return Message(Error(PRECONDITION, f"sparseagg: client {client!r}: {error}"), reply_to=message)
-        version = config["version"] if is_kept else -1
-        reply.content[CONFIG] = ConfigRecord({"client": client, "model": config["model"], "version": version})
+        answer = {"client": client, "model": config["model"], "version": version if is_kept else -1}
+        reply.content[CONFIG] = ConfigRecord(answer)
         return reply
+
+    def _credentials(self, context: Context) -> dict[str, Any]:
+        return {"tls": self._tls, "token": self._token(context) if callable(self._token) else self._token}
 
     def _rebuild(self, config: ConfigRecord, sent: ArrayRecord) -> tuple[ArrayRecord, bool] | None:
         """Returns the whole model, and whether it is kept; None if the copy that it is based on is lost."""
@@ -146,8 +167,33 @@ class _SparseMod:
             record[name] = whole[name]
         return record, kept
 
-    def _make_sparse(self, config: ConfigRecord, before: ArrayRecord, reply: Message, context: Context) -> None:
-        """Puts keys and rows in the place of the sparse tensors of a reply."""
+    def _read(
+        self, served: sa.Model, config: ConfigRecord, context: Context
+    ) -> tuple[ArrayRecord, int, dict[str, Any]]:
+        """Returns what the node reads of a model on a server, its version, and the keys of the rows that it uses."""
+        names, version = list(config["names"]), int(config["version"])
+        if config["rows_down"] == "used":
+            if self._rows_for is None or self._top_k is not None:
+                raise sa.InvalidArgumentError('rows_down="used" needs sparse_mod(rows_for=…), and no top_k')
+            keys = {name: np.unique(to_numpy(each)) for name, each in self._rows_for(context).items()}
+            rows = served.read({**dict.fromkeys(names, ...), **keys}, version=version)
+            return ArrayRecord(dict(zip(names, map(to_array, rows)))), version, keys
+        # A model of this name may have been deleted, and made again.
+        own = hashlib.sha256(f"{config['handle']} {served.info.create_time}".encode()).hexdigest()[:32]
+        copy = self._copies.load(own, 0, served.info.version)
+        tensors = [served.info.tensors[name] for name in names]
+        since, arrays = copy or (None, [np.empty(tensor.shape, tensor.dtype) for tensor in tensors])
+        version = served.catch_up(dict(zip(names, arrays)), since)
+        record = ArrayRecord(dict(zip(names, map(to_array, arrays))))
+        self._copies.save(own, version, {at: record[name].data for at, name in enumerate(names)})
+        return record, version, {}
+
+    def _make_sparse(
+        self, config: ConfigRecord, before: ArrayRecord, used: Mapping[str, Any], reply: Message, context: Context
+    ) -> None:
+        """Puts keys and rows in the place of the sparse tensors of a reply; ``used``: the keys of ``before``, where it
+        has some rows only.
+        """
         only_arrays(reply.content)
         ((key, arrays),) = reply.content.array_records.items()
         rows = config.get("rows", ())
@@ -155,10 +201,11 @@ class _SparseMod:
         for name, array in arrays.items():
             if name in rows or name in config.get("elements", ()):
                 by = "row" if name in rows else "element"
-                update = self._select(name, by, view(before[name]), view(array), context)
-                for part, values in sparse_arrays(name, *update).items():
+                keys, changed = self._select(name, by, view(before[name]), view(array), context)
+                keys = used[name][keys] if name in used else keys
+                for part, values in sparse_arrays(name, keys, changed).items():
                     record[part] = values
-            else:
+            elif not (name.endswith(KEYS) and name[: -len(KEYS)] in used):
                 record[name] = array
         reply.content[key] = record
 

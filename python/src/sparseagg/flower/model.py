@@ -9,6 +9,8 @@ configuration, ``CONFIG``, goes with every message and reply:
                     rows, elements    the sparse ones among them, whose keys are rows or elements; no list is empty
                     arrays, weight    where the model is, and what the client's weight is called
                     round             (only with a server) the handle to submit to
+                    handle, rows_down (only with a model on the server, which the message then has no arrays of) where
+                                      it is, and whether the node reads what has changed or the rows that it uses
     to the server   model             as above
                     client            the id of the client's submission, which sets the order of sums
                     version           of the client's copy; -1: it keeps none
@@ -284,6 +286,21 @@ def update_of(arrays: ArrayRecord, names: Iterable[str]) -> Mapping[str, Any]:
                 view(arrays[tensor + ROWS], f"rows of tensor {tensor!r}"),
             )
     return update
+
+
+def served_settings(model: sa.Model, rows_down: str, arrays_key: str, weight_key: str) -> dict[str, Any]:
+    """Returns what clients of a model on a server need to know; as ``sparse_layout``."""
+    names = list(model.info.tensors)
+    where = {"handle": model.handle, "rows_down": rows_down}
+    return {"names": names, "rows": names, **where, "arrays": arrays_key, "weight": weight_key}
+
+
+def check_served(model: sa.Model, arrays: ArrayRecord) -> None:
+    """Raises ``InvalidArgumentError`` for arrays that the model does not have: nobody would train them."""
+    for name in arrays:
+        if name not in model.info.tensors:
+            known = ", ".join(map(repr, model.info.tensors))
+            raise InvalidArgumentError(f"array {name!r} is no tensor of {model.name}, which has {known}")
 
 
 def sparse_layout(

@@ -22,8 +22,17 @@ from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.cluster import ClusterClient
 from sparseagg.cluster.cluster import Rule, ServerArgument, server_client
 from sparseagg.flower.downlink import Downlink
-from sparseagg.flower.merge import Merge, changed_rows
-from sparseagg.flower.model import CONFIG, NEEDS_WHOLE, Model, Table, sparse_layout, update_of
+from sparseagg.flower.merge import Merge, ServedMerge, changed_rows
+from sparseagg.flower.model import (
+    CONFIG,
+    NEEDS_WHOLE,
+    Model,
+    Table,
+    check_served,
+    served_settings,
+    sparse_layout,
+    update_of,
+)
 from sparseagg.flower.replies import (
     NO_MOD,
     StreamingGrid,
@@ -86,6 +95,12 @@ class SparseMixin:
         tls, token: of this process's connection to the server, as of ``sparseagg.Client``, with a coordinator's token.
             By default the environment's. Clients have their own (``sparse_mod``).
         optimizer: takes the step of the server; None adds the merged differences.
+        model: a ``sparseagg.Model``, which has all that is trained: its optimizer takes the steps on the server,
+            clients read there and upload there, and no arrays travel through Flower. ``start`` takes an
+            ``ArrayRecord()``, or one with arrays of the model, which are not read; at the end, ``Model.read`` has them.
+            Without the arguments above but ``op``, and for strategies that aggregate as FedAvg does.
+        rows_down: with ``model``, what a client reads. "changed": what has changed since its copy. "used": the rows
+            that its ``sparse_mod(rows_for=…)`` names.
         options: of the rounds, as of ``sparseagg.RoundSpec``. A ``clip`` bounds the differences of the sparse tensors.
             ``on_nonfinite`` may also be a mapping from names or patterns to "reject" or "propagate".
         dp: differential privacy of the model, for each client in each round; experimental, see docs/privacy.md. All
@@ -118,6 +133,8 @@ class SparseMixin:
         tls: TLSArgument = None,
         token: TokenArgument = None,
         optimizer: RowOptimizer | None = None,
+        model: sa.Model | None = None,
+        rows_down: str = "changed",
         options: Mapping[str, Any] | None = None,
         dp: sa.PrivacySpec | None = None,
         ledger: sa.PrivacyLedger | None = None,
@@ -128,6 +145,17 @@ class SparseMixin:
         super().__init__(*args, **kwargs)
         if not isinstance(server, str) and (tls, token) != (None, None):
             raise sa.InvalidArgumentError('tls and token are of the connection to server="host:port"')
+        if rows_down not in ("changed", "used") or (rows_down == "used" and model is None):
+            raise sa.InvalidArgumentError(f'rows_down must be "changed", or with model=… "used", got {rows_down!r}')
+        given = (sparse, elements, server, optimizer, dp, ledger)
+        has_rule = type(self)._rule is not SparseMixin._rule
+        is_other = self._op_of_all or has_rule or not _aggregates_like_fedavg(self)
+        if model is not None and (is_other or any(each is not None for each in given)):
+            raise sa.InvalidArgumentError(
+                "model=… is for strategies that aggregate as FedAvg does, without sparse, elements, server, "
+                f"optimizer, dp and ledger; got {type(self).__name__}"
+            )
+        self._served, self._rows_down = model, rows_down
         self._names = sparse, elements
         self._op = op
         self._server = server
@@ -146,7 +174,7 @@ class SparseMixin:
         self._model: Model | None = None
         self._downlink: Downlink | None = None
         self._sparse: list[str] = []
-        self._merge: Merge | None = None
+        self._merge: Merge | ServedMerge | None = None
         self._counted: dict[str, int] = {}  # node by client id
         # The round's replies that were seen, by message, and the clients whose updates are merged; None: it failed.
         self._taken: dict[tuple[str, int], str | None] = {}
@@ -159,6 +187,7 @@ class SparseMixin:
     def summary(self) -> None:
         """Logs the settings."""
         where = "in this process" if self._server is None else f"on {self._server}"
+        where = where if self._served is None else f"into {self._served.name}"
         log(INFO, "\t├──> Sparse settings:")
         log(INFO, "\t│\t├── sparse %s | elements %s", *self._names)
         if not self._streams:
@@ -357,6 +386,9 @@ class SparseMixin:
 
     def _adopt(self, arrays: ArrayRecord) -> ArrayRecord:
         """Makes these arrays the model, unless they are; returns the model's record."""
+        if self._served is not None:
+            check_served(self._served, arrays)
+            arrays = ArrayRecord()
         if self._model is not None:
             if self._model.is_like(arrays):
                 return self._take(arrays)
@@ -366,6 +398,8 @@ class SparseMixin:
         if self._model is None:
             _log_sizes(arrays, widths)
         version = 0 if self._model is None else self._model.version + 1
+        if self._served is not None:
+            version = self._served.refresh().version
         tables = {name: Table.of(array, widths.get(name, 1)) for name, array in arrays.items()}
         self._model = Model(tables, version)
         self._downlink = Downlink(self._model, self._sparse, settings)
@@ -398,6 +432,8 @@ class SparseMixin:
 
     def _layout(self, arrays: ArrayRecord) -> tuple[dict[str, int], dict[str, Any]]:
         """Returns the sparse tensors with the widths of their rows, and what clients need to know."""
+        if self._served is not None:
+            return {}, served_settings(self._served, self._rows_down, self.arrayrecord_key, self.weighted_by_key)
         return sparse_layout(arrays, *self._names, self._op, self.arrayrecord_key, self.weighted_by_key)
 
     def _advance(self, tables: Mapping[str, Table], changed: Mapping[str, Any]) -> None:
@@ -410,7 +446,10 @@ class SparseMixin:
             raise sa.InvalidArgumentError("there is no model: call start, or configure_train before aggregate_train")
         return self._model, self._downlink
 
-    def _opened(self) -> Merge:
+    def _opened(self) -> Merge | ServedMerge:
+        if self._merge is None and self._served is not None:
+            self._merge = ServedMerge(self._served, self._known()[0].version, self._op, self._options)
+            self._counted = {}
         if self._merge is None:
             if self._server is not None and self._client is None:
                 own = self._credentials if isinstance(self._server, str) else {}
