@@ -208,3 +208,9 @@ def test_nobody_left_is_an_empty_list(coo) -> None:
     refused: dict = {}
     assert coo.unpack(coo.merge([("bad", [np.ones(3)], 1.0)], refused=refused)) == {}
     assert list(refused) == ["bad"]
+
+
+def test_recommender_has_the_same_bits_in_every_order_and_learns() -> None:
+    found = run_example("model_recommender", "--versions", "12")
+    assert len(set(found["digests"])) == 1
+    assert found["loss"] < 0.68
