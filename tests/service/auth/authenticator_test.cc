@@ -17,6 +17,7 @@
 #include "service/auth/authorize.h"
 #include "service/auth/token_table.h"
 #include "sparseagg/v1/aggregation.pb.h"
+#include "sparseagg/v1/models.pb.h"
 #include "sparseagg/v1/tasks.pb.h"
 #include "tests/service/support/manual_clock.h"
 #include "tests/service/support/round_fixture.h"
@@ -193,6 +194,8 @@ const std::map<std::string, std::string>& Expected() {
       {"GetReceipt", "yyo-"},         {"ExportRound", "yy--"},       {"CreateStream", "yy--"},
       {"GetStream", "yyyy"},          {"ListStreams", "yyyy"},       {"CutStream", "yy--"},
       {"DeleteStream", "yy--"},       {"WatchVersions", "yyyy"},     {"CreateBackup", "y---"},
+      {"CreateModel", "yy--"},        {"GetModel", "yyyy"},          {"ListModels", "yyyy"},
+      {"ReadRows", "yyyy"},           {"ApplyRound", "yy--"},        {"DeleteModel", "yy--"},
   };
   return expected;
 }
@@ -224,14 +227,19 @@ TEST(AuthorizeTest, Matrix_RolesTimesMethodsTimesTenants) {
 }
 
 TEST(AuthorizeTest, Methods_AreThoseOfTheApi) {
-  const auto* aggregation = v1::UpdateChunk::descriptor()->file()->service(0);
-  const auto* tasks = v1::Task::descriptor()->file()->service(0);
-  ASSERT_EQ(static_cast<size_t>(aggregation->method_count() + tasks->method_count()), kNumMethods);
+  int num_methods = 0;
+  std::map<std::string, const google::protobuf::ServiceDescriptor*> services;
+  for (const auto* message : {v1::UpdateChunk::descriptor(), v1::Model::descriptor(), v1::Task::descriptor()}) {
+    const auto* service = message->file()->service(0);
+    num_methods += service->method_count();
+    services[service->full_name()] = service;
+  }
+  ASSERT_EQ(num_methods, static_cast<int>(kNumMethods));
   for (size_t m = 0; m < kNumMethods; ++m) {
     const auto method = static_cast<Method>(m);
-    const auto* service = ServiceName(method) == tasks->full_name() ? tasks : aggregation;
-    EXPECT_EQ(service->full_name(), ServiceName(method));
-    EXPECT_NE(service->FindMethodByName(std::string(Name(method))), nullptr) << m;
+    const auto found = services.find(std::string(ServiceName(method)));
+    ASSERT_NE(found, services.end()) << m;
+    EXPECT_NE(found->second->FindMethodByName(std::string(Name(method))), nullptr) << m;
   }
 }
 

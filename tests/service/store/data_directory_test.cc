@@ -60,16 +60,16 @@ TEST(DataDirectoryTest, Open_AfterAnEndBetweenItsSteps_GoesOn) {
 
 TEST(DataDirectoryTest, Open_NewerFormat_IsRefused) {
   const TemporaryDirectory folder;
-  WriteFile(folder / "FORMAT", "sparseagg data, format 4\n");
+  WriteFile(folder / "FORMAT", "sparseagg data, format 5\n");
   EXPECT_THAT(DataDirectory::Open(folder.path()),
-              Fails(Code::kFailedPrecondition, AllOf(HasSubstr(folder / "FORMAT"), HasSubstr("format 4'"),
+              Fails(Code::kFailedPrecondition, AllOf(HasSubstr(folder / "FORMAT"), HasSubstr("format 5'"),
                                                      HasSubstr("expected format 4"), HasSubstr("newer"))));
-  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 4\n");
+  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 5\n");
 }
 
 TEST(DataDirectoryTest, Upgrade_OlderFormat_BecomesThisOne) {
   const TemporaryDirectory folder;
-  for (const int format : {1, 2}) {
+  for (const int format : {1, 2, 3}) {
     WriteFile(folder / "FORMAT", absl::StrCat("sparseagg data, format ", format, "\n"));
     const auto directory = DataDirectory::Open(folder.path());
     ASSERT_THAT(directory, IsOk());
