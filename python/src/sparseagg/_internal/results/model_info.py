@@ -13,45 +13,28 @@ from sparseagg.v1 import models_pb2 as pb
 
 @dataclasses.dataclass(frozen=True)
 class ModelVersion:
-    """A version of a model.
-
-    Attributes:
-        round: "rounds/{id}" that made it; "" if there was none.
-        num_rows: touched, of all tensors; 0: the version is empty.
-        empty_reason: of an empty version of a stream: why.
-    """
+    """A version of a model."""
 
     version: int
-    round: str
-    num_rows: int
-    empty_reason: str
+    round: str  # "rounds/{id}" that made it; "": there was none
+    num_rows: int  # touched, of all tensors; 0: the version is empty
+    empty_reason: str  # of an empty version of a stream: why
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelTensor:
-    """One tensor of a model.
-
-    Attributes:
-        shape: of the whole tensor; () of ``Rows`` without ``num_rows``.
-        width: values of a row.
-        num_rows: keys are smaller; 0: any uint64 is a key.
-        num_touched: rows that the server stores.
-        num_removed: rows removed by ``expire_after`` and ``max_rows``, since the model was created.
-        block_rows: keys of a block; see docs/models.md on the privacy of keys.
-        oldest_since: the smallest ``since`` for which the server knows which rows were removed.
-        learning_rate: 0 with ``optimizers.Assign``.
-    """
+    """One tensor of a model."""
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
-    width: int
-    num_rows: int
-    num_touched: int
-    num_removed: int
-    block_rows: int
-    oldest_since: int
-    learning_rate: float
+    shape: tuple[int, ...]  # of the whole tensor; () of Rows without num_rows
+    width: int  # values of a row
+    num_rows: int  # keys are smaller; 0: any uint64 is a key
+    num_touched: int  # rows that the server stores
+    num_removed: int  # by expire_after and max_rows, since the model was created
+    block_rows: int  # keys of a block, for reads="blocks"
+    oldest_since: int  # the smallest `since` for which the server knows which rows were removed
+    learning_rate: float  # 0 with optimizers.Assign
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -61,33 +44,20 @@ class ModelTensor:
 
 @dataclasses.dataclass(frozen=True)
 class ModelInfo:
-    """A model at one moment.
-
-    Attributes:
-        version, oldest_version: the newest and the oldest one that can be read.
-        tensors: by name, in the order of the spec.
-        versions: the newest ones, ascending; none from ``Client.list_models``.
-        stream: "streams/{id}" that makes the versions, or "".
-        keep_versions: as it was given; 0: the default.
-        reads: "keys", "blocks" or "whole".
-        memory_bytes: that the server uses for it.
-        waiting_reason: why the stream's next version is not applied yet, though it has ended; "": nothing waits.
-        create_time: in UTC.
-        as_of: when this client read the description, by its own clock, in UTC.
-    """
+    """A model at one moment. Times are in UTC."""
 
     name: str
-    version: int
-    oldest_version: int
-    tensors: Mapping[str, ModelTensor]
-    versions: tuple[ModelVersion, ...]
-    stream: str
-    keep_versions: int
-    reads: str
-    memory_bytes: int
-    waiting_reason: str
+    version: int  # the newest one
+    oldest_version: int  # that can be read
+    tensors: Mapping[str, ModelTensor]  # in the order of the spec
+    versions: tuple[ModelVersion, ...]  # the newest ones, ascending; none from Client.list_models
+    stream: str  # "streams/{id}" that makes the versions, or ""
+    keep_versions: int  # as it was given; 0: the default
+    reads: str  # "keys", "blocks" or "whole"
+    memory_bytes: int  # that the server uses for it
+    waiting_reason: str  # why the stream's next version is not applied yet, though it has ended; "": nothing waits
     create_time: datetime.datetime | None
-    as_of: datetime.datetime | None = dataclasses.field(default=None, compare=False)
+    as_of: datetime.datetime | None = dataclasses.field(default=None, compare=False)  # when this client read it
 
     @classmethod
     def _from_proto(cls, proto: pb.Model) -> ModelInfo:
