@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import SHELLS, Settled, settled
+from guarded_server import make_token
 from sparseagg._internal.base import extension
 from sparseagg._internal.client import model_reader
 from sparseagg.optimizers import SGD, Assign, FedAdam
@@ -297,6 +299,41 @@ def test_stream_makes_the_versions(any_client):
     assert (model.info.stream, model.info.versions[-1].round) == (stream.name, f"rounds/{stream.name[8:]}.v2")
     with pytest.raises(REFUSED, match="the model's versions are made by streams/"):
         model.apply("some", base_version=2)
+
+
+def test_clients_read_and_only_coordinators_of_the_tenant_change(start_server, tmp_path):
+    table = tmp_path / "tokens"
+    tokens = {
+        "ours": make_token(table, "coordinator"),
+        "client": make_token(table, "client"),
+        "theirs": make_token(table, "coordinator", "--tenant", "other"),
+    }
+    server = start_server("--tokens-file", str(table))
+    with contextlib.ExitStack() as stack:
+        at = {name: stack.enter_context(sa.Client(server.address, token=token)) for name, token in tokens.items()}
+        model = at["ours"].model("m", tensors={"a": np.ones(3)})
+        mine = at["client"].model("m")
+        assert mine.read({"a": ...})[0].tolist() == [1, 1, 1]
+        assert [each.name for each in at["client"].list_models()] == ["models/m"]
+        for use in (
+            lambda: at["client"].model("n", tensors={"a": sa.Rows(1)}),
+            lambda: mine.apply(None, base_version=0),
+            mine.delete,
+        ):
+            with pytest.raises(sa.errors.PermissionDeniedError):
+                use()
+        with pytest.raises(sa.errors.NotFoundError):
+            at["theirs"].model("m")
+        assert not list(at["theirs"].list_models())
+        assert model.refresh().version == 0
+
+
+def test_read_of_a_million_keys_takes_several_calls(client):
+    model = client.model(new_name(), tensors={"a": sa.Rows(1, num_rows=1 << 20)})
+    applied(client, model, {"a": ([5, 1_000_000], np.ones((2, 1)))}, 0)
+    keys = np.arange(1 << 20)[::-1]
+    (rows,) = model.read({"a": keys})
+    assert keys[np.flatnonzero(rows)].tolist() == [1_000_000, 5]
 
 
 @pytest.mark.parametrize(
