@@ -432,12 +432,12 @@ class Model(ModelAttributes):
             await reader.fill(table, tensor.name, None)
             return values_of(table, tensor.dtype).reshape(tensor.shape)
         wanted = checked_keys(tensor, keys)
-        distinct = np.unique(wanted)
+        distinct = wanted if (wanted[1:] > wanted[:-1]).all() else np.unique(wanted)
         if pad:
             distinct = padded(tensor, distinct)
         rows = np.empty((len(distinct), tensor.width), wire_dtype(tensor.dtype))
         await reader.fill(rows, tensor.name, distinct)
-        if len(distinct) != len(wanted) or (distinct != wanted).any():
+        if distinct is not wanted:
             rows = rows[np.searchsorted(distinct, wanted)]
         return values_of(rows, tensor.dtype).reshape(len(wanted), *tensor.row_shape)
 
