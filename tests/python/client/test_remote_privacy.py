@@ -65,6 +65,24 @@ def test_key_that_everybody_may_write_stops_the_start(start_server, tmp_path):
     assert "secret_exposed" not in (tmp_path / "server-1.log").read_text()
 
 
+def test_model_takes_private_rounds_only_if_it_says_which_reads_it_allows(private_server):
+    tensors = [
+        {"name": each.name, "dtype": "float32", "numRows": str(each.num_rows), "rowWidth": each.row_width}
+        for each in private_spec().tensors
+    ]
+    with sa.Client(private_server.address) as client:
+        opened = client.create_round(private_spec())
+
+        def apply(model: str, spec: dict) -> str:
+            body = {"modelId": model, "spec": {"tensors": tensors} | spec}
+            assert http_calls.request(private_server.http_address, "POST", "/v1/models", body).status == 200
+            path = f"/v1/models/{model}:apply"
+            return http_calls.request(private_server.http_address, "POST", path, {"round": opened.name}).json["detail"]
+
+        assert "is private; create the model with reads blocks, whole or keys" in apply("any", {})
+        assert "the round is OPEN" in apply("whole", {"reads": "WHOLE"})
+
+
 def test_private_round_hides_rare_keys_and_refuses_withdrawals(private_server):
     with sa.Client(private_server.address) as client:
         opened = client.create_round(private_spec())

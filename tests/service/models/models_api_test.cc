@@ -325,6 +325,10 @@ TEST_F(ModelsTest, BadInput_IsRefusedAndChangesNothing) {
   // Steps.
   EXPECT_THAT(Apply(Round("wide", 7, 1.0F, 200), 1), Fails(Code::kInvalidArgument, HasSubstr("tensor 'v'")));
   EXPECT_THAT(Apply(Create(SumSpec(100), "open"), 1), Fails(Code::kFailedPrecondition, HasSubstr("OPEN")));
+  v1::RoundSpec of_cluster = SumSpec(100);
+  of_cluster.mutable_cluster()->add_servers()->set_address("a:1");
+  of_cluster.mutable_cluster()->add_servers()->set_address("a:2");
+  EXPECT_THAT(Apply(Create(of_cluster, "cluster"), 1), Fails(Code::kUnimplemented, HasSubstr("round 'cluster'")));
   EXPECT_EQ(Get()->SerializeAsString(), before);
   ASSERT_THAT(Apply(Round("large", 3, std::numeric_limits<float>::max()), 1), IsOk());
   EXPECT_THAT(Apply(Round("larger", 3, std::numeric_limits<float>::max()), 2),
