@@ -174,7 +174,7 @@ absl::Status Model::Save(absl::FunctionRef<absl::Status(absl::Span<const absl::s
     for (const ModelVersion& version : versions_) {
       Put(version.version, header);
       Put(version.num_rows, header);
-      for (const std::string* text : {&version.source, &version.empty_reason, &version.digest}) Put(*text, header);
+      for (const std::string* text : {&version.source, &version.empty_reason}) Put(*text, header);
     }
   }
   RETURN_IF_ERROR(take({header}));
@@ -200,7 +200,7 @@ absl::Status Model::RestoreHeader(absl::string_view piece) {
   while (!piece.empty()) {
     ModelVersion& made = versions_.emplace_back();
     if (!Get(piece, made.version) || !Get(piece, made.num_rows) || !Get(piece, made.source) ||
-        !Get(piece, made.empty_reason) || !Get(piece, made.digest)) {
+        !Get(piece, made.empty_reason)) {
       return damaged;
     }
   }

@@ -31,7 +31,6 @@ struct ModelVersion {
   std::string source = {};        // NOLINT(readability-redundant-member-init): "rounds/{id}"; empty: none
   uint64_t num_rows = 0;          // touched, of all tensors
   std::string empty_reason = {};  // NOLINT(readability-redundant-member-init): of an empty version: why
-  std::string digest = {};        // NOLINT(readability-redundant-member-init): 32 bytes; empty: the spec asks for none
 };
 
 // What a read asks for. `version`: nullopt: the newest one. `since`: nullopt: all rows.

@@ -79,7 +79,6 @@ struct ModelSpec {
   std::vector<ModelTensorSpec> tensors;
   uint32_t keep_versions = 2;  // older versions that can be read
   ReadsPolicy reads = ReadsPolicy::kUnset;
-  bool has_digests = false;
 
   // Returns: the index of the tensor; an empty name stands for the only tensor. Errors: INVALID_ARGUMENT: no such
   // tensor; the message lists the tensors.

@@ -372,7 +372,10 @@ std::shared_ptr<const Column<uint64_t>> RowTable::SortedKeys() const {
 
 uint64_t RowTable::memory_bytes() const {
   uint64_t bytes = index_.size() * spec_.TouchedRowBytes() + 24 * removed_.size();
-  for (const Undo& undo : undo_) bytes += undo.keys.size() * (spec_.row_bytes() + 16);
+  for (const Undo& undo : undo_) {
+    bytes += 16 * undo.keys.size();
+    for (const Column<std::byte>& plane : undo.planes) bytes += plane.size();
+  }
   return bytes;
 }
 
