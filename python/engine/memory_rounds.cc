@@ -59,11 +59,15 @@ class MemoryRounds {
     return std::make_unique<MemoryRound>(host_, name, ValueOrThrow(host_->streams().FindIntake(kDefaultTenant, name)));
   }
 
-  // Cancels and forgets all rounds, takes no more, and ends all waits.
+  // Cancels and forgets all rounds and models, takes no more, and ends all waits.
   void Close() {
     CallWithoutGil([&]() -> absl::Status {
       host_->EndWaits();  // first: the errors of a drain are nobody's answers
       host_->registry().Drain();
+      host_->models().Drain();
+      for (const auto& model : host_->models().All()) {
+        host_->models().Delete(kDefaultTenant, model->config().id).IgnoreError();
+      }
       for (const auto& stream : host_->streams().All()) {
         host_->streams().Delete(kDefaultTenant, stream->config().round.id).IgnoreError();
       }

@@ -344,6 +344,7 @@ void Define(nb::module_& module) {
       });
   module.def("coarse_bits", &cpu::CoarseBits, nb::arg("num_rows"));
   DefineMemoryRounds(module);
+  DefineModels(module);
   DefineWireKeys(module);
 }
 

@@ -21,6 +21,7 @@ void DefineDeviceArray(nb::module_& module);
 void DefineDeviceColumn(nb::module_& module);
 void DefineMemoryRound(nb::module_& module);
 void DefineMemoryRounds(nb::module_& module);  // with DefineMemoryRound
+void DefineModels(nb::module_& module);
 void DefineWireKeys(nb::module_& module);
 
 }  // namespace sparseagg::python

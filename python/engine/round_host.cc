@@ -60,9 +60,13 @@ RoundHost::RoundHost(int merges, std::string noise_key, const LocalRuntime& runt
       merges_(merges),
       registry_(Services()),
       streams_(&registry_, Services()),
-      methods_(&context_, &registry_, &streams_) {
+      models_(&registry_, &streams_, Services()),
+      methods_(&context_, &registry_, &streams_),
+      model_methods_(&context_, &registry_, &models_) {
   context_.noise_key = std::move(noise_key);
-  for (service::MethodEntry& entry : methods_.Entries()) handlers_[Name(entry.method)] = std::move(entry.handler);
+  for (auto entries : {methods_.Entries(), model_methods_.Entries()}) {
+    for (service::MethodEntry& entry : entries) handlers_[Name(entry.method)] = std::move(entry.handler);
+  }
 }
 
 RoundHost::~RoundHost() {

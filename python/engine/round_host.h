@@ -22,6 +22,8 @@
 #include "service/base/limits.h"
 #include "service/handlers/aggregation_methods.h"
 #include "service/handlers/api_context.h"
+#include "service/handlers/model_methods.h"
+#include "service/models/model_registry.h"
 #include "service/rounds/registry.h"
 #include "service/rounds/round.h"
 #include "service/streams/stream_registry.h"
@@ -55,14 +57,15 @@ class RoundHost {
 
   service::Registry& registry() { return registry_; }
   service::StreamRegistry& streams() { return streams_; }
+  service::ModelRegistry& models() { return models_; }
   const LocalRuntime& runtime() const { return runtime_; }
   absl::string_view engine_name() const { return runtime_.engine.name(); }
   uint64_t memory_bytes() const { return context_.budget.reserved(); }
   // A forked child has the memory of its parent's rounds but none of their threads, and leaves both alone.
   bool IsOfParent() const { return getpid() != pid_; }
 
-  // Calls a unary method of v1.Aggregation. Returns: the serialised response. Errors: of the method. UNIMPLEMENTED: it
-  // is not among those that a process has. Blocks: until the method has answered.
+  // Calls a unary method of v1.Aggregation or v1.Models. Returns: the serialised response. Errors: of the method.
+  // UNIMPLEMENTED: it is not among those that a process has. Blocks: until the method has answered.
   absl::StatusOr<std::string> Call(absl::string_view method, std::string request);
   // Has NextEnded return the end of such a call.
   void Start(absl::string_view method, std::string request, uint64_t number);
@@ -90,7 +93,9 @@ class RoundHost {
   service::WorkerPool merges_;  // apart from the context's pool: a call does not wait for a merge
   service::Registry registry_;
   service::StreamRegistry streams_;
+  service::ModelRegistry models_;
   service::AggregationMethods methods_;
+  service::ModelMethods model_methods_;
   std::map<absl::string_view, service::MethodHandler> handlers_;  // by name
 };
 

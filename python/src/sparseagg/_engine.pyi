@@ -134,6 +134,33 @@ def encode_keys(keys: Array, implicit: bool, delta: bool) -> tuple[str, bytes]:
 def decode_keys(data: bytes | memoryview, first_key: int, num_keys: int, key_bytes: int) -> Array:
     """Returns the keys of "delta_bitpacked" bytes, as unsigned integers of ``key_bytes``."""
 
+def initial_rows(tensor: bytes, position: int, keys: Array) -> Array:
+    """Returns the initial rows of uint64 keys: bytes, of shape (n, bytes of a row). ``tensor``: a ModelTensor."""
+
+class OptimizerSteps:
+    """The steps of one tensor by one optimizer: the state that its rows share. Not thread-safe.
+
+    Args:
+        optimizer: an OptimizerSpec; options that are unset have their defaults.
+        powers: of beta_1 and beta_2, from ``powers`` of an earlier object; None: of a new tensor.
+    """
+
+    def __init__(self, optimizer: bytes, powers: tuple[float, float] | None = None) -> None: ...
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The state of a row: "m", "v", both or none."""
+    @property
+    def powers(self) -> tuple[float, float]: ...
+    def advance(self) -> None:
+        """Counts a step of the tensor."""
+
+    def take(self, dtype: str, x: Array, m: Array | None, v: Array | None, delta: Array, factor: float) -> None:
+        """Takes the current step of some rows, in place. Releases the GIL.
+
+        All arrays are C-contiguous and have the same number of values: ``x`` of ``dtype``, any float, as words; ``m``
+        and ``v`` float32, float64 for a float64 ``x``; ``delta`` float32 or float64, multiplied by ``factor``.
+        """
+
 class MemoryRound:
     """A round of MemoryRounds, for what ``MemoryRounds.call`` does not do. Thread-safe. Errors: a server's."""
 

@@ -3,13 +3,16 @@
 The step of "Adaptive Federated Optimization" (Reddi et al. 2021, arXiv 2003.00295, Algorithm 2), taken for the rows
 that are present. With Δ the merged difference of a row, x the row of the model, m and v its state:
 
+    SGD                                        x ← x + learning_rate·Δ
     FedAvgM     m ← momentum·m + Δ             x ← x + learning_rate·m       (Hsu et al. 2019, arXiv 1909.06335)
     FedAdagrad  v ← v + Δ²                     x ← x + learning_rate·m / (√v + tau)
     FedAdam     v ← beta_2·v + (1 − beta_2)·Δ²                 the same x
     FedYogi     v ← v − (1 − beta_2)·Δ²·sign(v − Δ²)           the same x
 
 with m ← beta_1·m + (1 − beta_1)·Δ in the last three. m and v begin with 0, as in Flower; in the paper, v begins with
-tau² or more. Everything is computed in float64; model and state are rounded once a step.
+tau² or more. Everything is computed in float64; model and state are rounded once a step. The engine computes the steps,
+here as for models on a server, whose ``optimizer`` is one of these, too: models.proto has the definition to the bit.
+``Assign`` sets rows to Δ.
 
     optimizer = FedAdam(learning_rate=0.01)
     for result in rounds:
@@ -21,13 +24,13 @@ decay. That form is here for comparison: ``dense=True``.
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
 from typing import Any, ClassVar
 
 import numpy as np
 
+from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import is_number, shown
 from sparseagg._internal.base.foreign import Array, default_float_environment, is_bfloat16, to_numpy
 from sparseagg._internal.results.result import TensorResult
@@ -36,7 +39,7 @@ from sparseagg.v1 import models_pb2
 
 __all__ = ["SGD", "Assign", "FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "RowOptimizer"]
 
-_BLOCK = 1 << 18  # values that are widened to float64 at a time
+_BLOCK = 1 << 18  # values that are gathered at a time
 
 Slots = dict[str, Array]  # m and v
 
@@ -45,7 +48,7 @@ Slots = dict[str, Array]  # m and v
 class _TensorState:
     """The state of one tensor."""
 
-    steps: int  # taken so far
+    powers: tuple[float, float] | None  # of beta_1 and beta_2, after the steps so far
     slots: Slots  # m and v by name, of shape (num_rows, row_width); rows never touched are zeros, which take no memory
 
     def __getstate__(self) -> dict[str, Any]:
@@ -54,19 +57,20 @@ class _TensorState:
         for name, table in self.slots.items():
             keys = np.flatnonzero(table.any(axis=1))
             packed[name] = (table.shape, keys, table[keys])
-        return {"steps": self.steps, "packed": packed}
+        return {"powers": self.powers, "packed": packed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.steps, self.slots = state["steps"], {}
+        self.powers, self.slots = state["powers"], {}
         for name, (shape, keys, rows) in state["packed"].items():
             self.slots[name] = np.zeros(shape, rows.dtype)
             self.slots[name][keys] = rows
 
 
-class RowOptimizer(abc.ABC):
+class RowOptimizer:
     """A server optimiser, with its state for any number of tensors.
 
-    Pickles; a copy continues with the same bits. Not thread-safe. Deterministic.
+    Pickles; a copy continues with the same bits. Not thread-safe. Deterministic. Takes steps where the installation has
+    the engine; a model on a server needs none.
 
     Args:
         learning_rate: of the server.
@@ -108,12 +112,12 @@ class RowOptimizer(abc.ABC):
             whole = np.zeros(table.shape)
             whole[slice(None) if keys is None else keys] = rows
             keys, rows = None, whole
-        state = self._begin_step(name, table.shape, table.dtype)
+        step = self._begin_step(name, table.shape, table.dtype)
         size = max(1, _BLOCK // table.shape[1])
         for begin in range(0, len(rows), size):
             part = slice(begin, begin + size)
             where = part if keys is None else keys[part]
-            table[where] = self._move(state, where, table[where], rows[part], alpha)
+            table[where] = step.move(where, table[where], rows[part], alpha)
 
     @default_float_environment()
     def step_rows(self, name: str, num_rows: int, keys: Any, rows: Any, delta: Any, alpha: float = 1.0) -> Array:
@@ -142,24 +146,18 @@ class RowOptimizer(abc.ABC):
                 f"tensor {name!r}: {len(keys)} keys, rows of shape {rows.shape} and differences of shape {delta.shape}"
             )
         self._check_width(name, num_rows * rows.shape[1], rows.shape[1])
-        state = self._begin_step(name, (num_rows, rows.shape[1]), rows.dtype)
-        return self._move(state, keys, rows, delta, alpha)
+        step = self._begin_step(name, (num_rows, rows.shape[1]), rows.dtype)
+        return step.move(keys, rows, delta, alpha)
 
     def _to_proto(self) -> models_pb2.OptimizerSpec:
         """Returns the optimizer of a model. Raises ``InvalidArgumentError`` if this one is dense."""
         if self.dense:
             raise InvalidArgumentError("a model's optimizer moves touched rows only, and this one has dense=True")
+        return self._spec()
+
+    def _spec(self) -> models_pb2.OptimizerSpec:
         options = {name: getattr(self, name) for name in self._OPTIONS}
         return models_pb2.OptimizerSpec(kind=self._KIND, gradients=self.gradients, **options)
-
-    @property
-    @abc.abstractmethod
-    def _slot_names(self) -> tuple[str, ...]:
-        """The state that a row has."""
-
-    @abc.abstractmethod
-    def _advance(self, slots: Slots, delta: Array, steps: int) -> Array:
-        """Changes m and v of some rows, float64, and returns what to add to the rows; ``steps`` counts this step."""
 
     def _check_width(self, name: str, size: int, row_width: int) -> None:
         state = self._states.get(name)
@@ -170,21 +168,39 @@ class RowOptimizer(abc.ABC):
                     f"{table.shape[0]} of {table.shape[1]}"
                 )
 
-    def _begin_step(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _TensorState:
-        if name not in self._states:
+    def _begin_step(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Step:
+        state = self._states.get(name)
+        with extension.errors():
+            steps = extension.load().OptimizerSteps(self._spec().SerializeToString(), state and state.powers)
+        steps.advance()
+        if state is None:
             kept = np.float64 if dtype.itemsize > 4 else np.float32
-            self._states[name] = _TensorState(0, {slot: np.zeros(shape, kept) for slot in self._slot_names})
-        state = self._states[name]
-        state.steps += 1
-        return state
+            state = self._states[name] = _TensorState(None, {slot: np.zeros(shape, kept) for slot in steps.slots})
+        state.powers = steps.powers
+        return _Step(steps, state.slots, -1.0 if self.gradients else 1.0)
 
-    def _move(self, state: _TensorState, where: Any, rows: Array, delta: Array, alpha: float) -> Array:
-        slots = {slot: table[where].astype(np.float64) for slot, table in state.slots.items()}
-        alpha = -alpha if self.gradients else alpha
-        increment = self._advance(slots, alpha * delta.astype(np.float64), state.steps)
-        for slot, values in slots.items():
-            state.slots[slot][where] = values
-        return (rows.astype(np.float64) + increment).astype(rows.dtype)
+
+@dataclasses.dataclass
+class _Step:
+    """A step of one tensor, for some of its rows at a time."""
+
+    steps: Any  # _engine.OptimizerSteps
+    slots: Slots
+    factor: float
+
+    def move(self, where: Any, rows: Array, delta: Array, alpha: float) -> Array:
+        """Returns the rows after the step, and changes their state, which is at ``where`` in the slots."""
+        dtype = "bfloat16" if is_bfloat16(rows.dtype) else rows.dtype.name
+        after = np.array(rows, order="C")
+        states = {name: np.ascontiguousarray(table[where]) for name, table in self.slots.items()}
+        if delta.dtype not in (np.float32, np.float64):
+            delta = delta.astype(np.float64)
+        words = after.view(f"u{after.itemsize}")
+        delta = np.ascontiguousarray(delta)
+        self.steps.take(dtype, words, states.get("m"), states.get("v"), delta, self.factor * alpha)
+        for name, values in states.items():
+            self.slots[name][where] = values
+        return after
 
 
 class SGD(RowOptimizer):
@@ -195,13 +211,6 @@ class SGD(RowOptimizer):
     def __init__(self, *, learning_rate: float = 1.0, gradients: bool = False) -> None:
         super().__init__(learning_rate=learning_rate, gradients=gradients)
 
-    @property
-    def _slot_names(self) -> tuple[str, ...]:
-        return ()
-
-    def _advance(self, slots: Slots, delta: Array, steps: int) -> Array:
-        return self.learning_rate * delta
-
 
 class Assign(RowOptimizer):
     """Sets rows to the merged ones: for models whose coordinator computes the new rows itself."""
@@ -211,16 +220,6 @@ class Assign(RowOptimizer):
 
     def __init__(self) -> None:
         super().__init__(learning_rate=0.0)
-
-    @property
-    def _slot_names(self) -> tuple[str, ...]:
-        return ()
-
-    def _advance(self, slots: Slots, delta: Array, steps: int) -> Array:
-        raise NotImplementedError
-
-    def _move(self, state: _TensorState, where: Any, rows: Array, delta: Array, alpha: float) -> Array:
-        return (alpha * delta).astype(rows.dtype)
 
 
 class FedAvgM(RowOptimizer):
@@ -233,44 +232,21 @@ class FedAvgM(RowOptimizer):
         super().__init__(learning_rate=learning_rate, **options)
         self.momentum = _checked("momentum", momentum, below=1.0)
 
-    @property
-    def _slot_names(self) -> tuple[str, ...]:
-        return ("m",)
-
-    def _advance(self, slots: Slots, delta: Array, steps: int) -> Array:
-        slots["m"] = self.momentum * slots["m"] + delta
-        return self.learning_rate * slots["m"]
-
 
 class _Adaptive(RowOptimizer):
     """What FedAdagrad, FedAdam and FedYogi have in common."""
 
-    def __init__(self, *, learning_rate: float, beta_1: float, tau: float, **options: bool) -> None:
+    _OPTIONS: ClassVar[tuple[str, ...]] = ("learning_rate", "beta_1", "beta_2", "tau")
+
+    def __init__(
+        self, learning_rate: float, beta_1: float, beta_2: float, tau: float, options: dict[str, bool]
+    ) -> None:
         super().__init__(learning_rate=learning_rate, **options)
         self.beta_1 = _checked("beta_1", beta_1, below=1.0)
+        self.beta_2 = _checked("beta_2", beta_2, below=1.0)
         self.tau = _checked("tau", tau)
         if self.tau == 0:
             raise InvalidArgumentError("tau must be a number above 0, got 0: a row of zeros would be divided by 0")
-
-    @property
-    def _slot_names(self) -> tuple[str, ...]:
-        return ("m", "v") if self.beta_1 else ("v",)
-
-    @abc.abstractmethod
-    def _second_moment(self, v: Array, square: Array) -> Array:
-        """Returns the new v."""
-
-    def _rate(self, steps: int) -> float:
-        """Returns the learning rate of a step; ``steps`` counts this step."""
-        del steps
-        return self.learning_rate
-
-    def _advance(self, slots: Slots, delta: Array, steps: int) -> Array:
-        m = delta
-        if self.beta_1:
-            m = slots["m"] = self.beta_1 * slots["m"] + (1 - self.beta_1) * delta
-        v = slots["v"] = self._second_moment(slots["v"], delta * delta)
-        return self._rate(steps) * m / (np.sqrt(v) + self.tau)
 
 
 class FedAdagrad(_Adaptive):
@@ -280,10 +256,7 @@ class FedAdagrad(_Adaptive):
     _OPTIONS = ("learning_rate", "beta_1", "tau")
 
     def __init__(self, *, learning_rate: float = 0.1, beta_1: float = 0.0, tau: float = 1e-3, **options: bool) -> None:
-        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, **options)
-
-    def _second_moment(self, v: Array, square: Array) -> Array:
-        return v + square
+        super().__init__(learning_rate, beta_1, 0.0, tau, options)
 
 
 class FedAdam(_Adaptive):
@@ -296,7 +269,7 @@ class FedAdam(_Adaptive):
     """
 
     _KIND = "OPTIMIZER_KIND_FEDADAM"
-    _OPTIONS = ("learning_rate", "beta_1", "beta_2", "tau", "bias_correction")
+    _OPTIONS = (*_Adaptive._OPTIONS, "bias_correction")
 
     def __init__(
         self,
@@ -308,25 +281,14 @@ class FedAdam(_Adaptive):
         bias_correction: bool = True,
         **options: bool,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, **options)
-        self.beta_2 = _checked("beta_2", beta_2, below=1.0)
+        super().__init__(learning_rate, beta_1, beta_2, tau, options)
         self.bias_correction = bias_correction
-
-    def _rate(self, steps: int) -> float:
-        if not self.bias_correction:
-            return self.learning_rate
-        corrected = (1 - self.beta_2 ** (steps + 1)) ** 0.5 / (1 - self.beta_1 ** (steps + 1))
-        return float(self.learning_rate * corrected)
-
-    def _second_moment(self, v: Array, square: Array) -> Array:
-        return self.beta_2 * v + (1 - self.beta_2) * square
 
 
 class FedYogi(_Adaptive):
     """Yogi."""
 
     _KIND = "OPTIMIZER_KIND_FEDYOGI"
-    _OPTIONS = ("learning_rate", "beta_1", "beta_2", "tau")
 
     def __init__(
         self,
@@ -337,12 +299,7 @@ class FedYogi(_Adaptive):
         tau: float = 1e-3,
         **options: bool,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, beta_1=beta_1, tau=tau, **options)
-        self.beta_2 = _checked("beta_2", beta_2, below=1.0)
-
-    def _second_moment(self, v: Array, square: Array) -> Array:
-        moved: Array = v - (1 - self.beta_2) * square * np.sign(v - square)
-        return moved
+        super().__init__(learning_rate, beta_1, beta_2, tau, options)
 
 
 def _checked(what: str, value: Any, below: float = np.inf) -> float:

@@ -21,7 +21,7 @@ INVALID, REFUSED = sa.InvalidArgumentError, sa.errors.FailedPreconditionError
 NUM_ROWS = 300
 
 
-@pytest.fixture(scope="module", params=["address"])
+@pytest.fixture(scope="module", params=["memory", "address"])
 def any_client(connect, request, server) -> Settled:
     return connect({"memory": ":memory:", "address": server.address}[request.param])
 

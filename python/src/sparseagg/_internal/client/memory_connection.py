@@ -64,6 +64,7 @@ _FEATURES = (
     "CloseRoundRequest.client_weights",
     "RoundSpec.privacy",
     "Streams",
+    "Models",
 )
 _RESPONSES = {method.name: method.response for method in methods()}
 _WAITS = ("WaitRound", "WatchVersions", "GetModel")  # end by themselves
