@@ -407,6 +407,11 @@ export class Client {
     return decodePage(await response.arrayBuffer());
   }
 
+  /** Returns a model of the server. @param {string} name "models/{id}" @returns {Model} */
+  model(name) {
+    return new Model(this, name);
+  }
+
   // ---- certificates ----
 
   /**
@@ -609,6 +614,63 @@ export class Client {
       if (isFinal || attempt >= this.retries || (!TRANSIENT.has(error.code) && error.retryDelayMs === null)) throw error;
       await delay(Math.max(error.retryDelayMs ?? 0, Math.min(FIRST_DELAY_MS * 2 ** attempt, MAX_DELAY_MS)), signal);
     }
+  }
+}
+
+const MAX_READ_KEYS = 4096;
+
+/** A model of a server (models.proto), of which a client reads the rows that it needs. */
+export class Model {
+  /** @param {Client} client @param {string} name */
+  constructor(client, name) {
+    this._client = client;
+    this._path = `/v1/models/${encodeURIComponent(name.replace(/^models\//, ""))}`;
+  }
+
+  /** @param {CallOptions} [options] @returns {Promise<object>} v1.Model */
+  info(options) {
+    return this._client._json("GET", this._path, options);
+  }
+
+  /**
+   * Waits until the model has a later version.
+   * @param {number | string} after @param {CallOptions & {timeoutMs?: number}} [options] timeoutMs: default: without end
+   * @returns {Promise<object>} v1.Model, of the version `after` if the time is over
+   */
+  async wait(after, { timeoutMs = Infinity, ...options } = {}) {
+    const end = Date.now() + timeoutMs;
+    for (;;) {
+      const left = Math.max(0, Math.min(end - Date.now(), 20_000)) / 1000;
+      const query = new URLSearchParams({ after_version: `${after}`, timeout: `${left.toFixed(3)}s` });
+      const model = await this._client._json("GET", `${this._path}?${query}`, options);
+      if (BigInt(model.version ?? 0) > BigInt(after) || Date.now() >= end) return model;
+    }
+  }
+
+  /**
+   * Reads rows at one version. Untouched rows have their initial values.
+   * @param {string} tensor @param {Keys} keys in any order
+   * @param {CallOptions & {version?: number | string, since?: number | string}} [options] version: default: the newest;
+   *   since: only the rows that later versions than this one have changed
+   * @returns {Promise<{version: string, keys: Keys, values: Values}>} the keys of the rows that were read, and the rows
+   */
+  async readRows(tensor, keys, { version, since, ...options } = {}) {
+    const parts = [];
+    for (let begin = 0; begin === 0 || begin < keys.length; begin += MAX_READ_KEYS) {
+      const part = keys.slice(begin, begin + MAX_READ_KEYS);
+      const sent = bytesOf(BigUint64Array.from(part, BigInt));
+      const message = { tensor, version, since, withInitial: true, keys: { keyEncoding: "KEY_ENCODING_U64", keys: toBase64(sent) } };
+      const accept = "application/octet-stream";
+      const type = "application/json";
+      const path = `${this._path}/rows`;
+      const response = await this._client._call("POST", path, { ...options, accept }, JSON.stringify(message), type);
+      const page = decodePage(await response.arrayBuffer());
+      version = page.version;
+      const unchanged = fromBase64(page.unchanged);
+      parts.push({ keys: part.filter((_, i) => !((unchanged[i >> 3] >> (i & 7)) & 1)), values: page.values });
+    }
+    const joined = Array.isArray(keys) ? parts.flatMap((part) => part.keys) : concat(parts.map((part) => part.keys));
+    return { version, keys: joined, values: concat(parts.map((part) => part.values)) };
   }
 }
 
@@ -944,7 +1006,7 @@ function bytesOf(array) {
 function decodePage(buffer) {
   const headBytes = new DataView(buffer).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, headBytes)));
-  const { slice = {}, summary, nextPageToken, ranges } = head.page;
+  const { slice = {}, summary, nextPageToken, ranges, version = "0", unchanged } = head.page;
   let at = 4 + headBytes;
   const [keyBytes, valueBytes, countBytes, weightBytes, momentBytes] = head.sections.map((size) => {
     at += size;
@@ -955,11 +1017,13 @@ function decodePage(buffer) {
     summary,
     nextPageToken,
     ranges,
+    version,
+    unchanged,
     slice,
     keyBytes,
     values: slice.valueEncoding === "VALUE_ENCODING_NONE" ? null : new array(valueBytes),
-    counts: countBytes.byteLength ? new Uint32Array(countBytes) : null,
-    weights: weightBytes.byteLength ? new Float64Array(weightBytes) : null,
+    counts: countBytes?.byteLength ? new Uint32Array(countBytes) : null,
+    weights: weightBytes?.byteLength ? new Float64Array(weightBytes) : null,
     moments: momentBytes ? new Float64Array(momentBytes) : null,
   };
 }

@@ -446,3 +446,32 @@ test("a worker completes tasks and gives failed ones back", async () => {
 test("homes are those of the servers and of Python", () => {
   assert.deepEqual(["", "a", "client-7", "ü"].map((id) => homeOf(id, 4)), [1, 3, 0, 1]);
 });
+
+test("rows of a model are read at one version, and those that changed since another", async () => {
+  const tensors = [{ name: "emb", dtype: "DTYPE_FLOAT32", numRows: 100_000, rowWidth: 2 }];
+  const init = { kind: "INIT_KIND_UNIFORM", scale: 0.5, seed: "7" };
+  const modelSpec = { tensors: [{ ...tensors[0], init }], keepVersions: 2 };
+  const { name } = await client._json("POST", "/v1/models", {}, { modelId: "js", spec: modelSpec });
+  const model = client.model(name);
+  const keys = Uint32Array.from({ length: 5000 }, (_, i) => (i * 7919) % 100_000);
+  const initial = await model.readRows("emb", keys);
+  assert.equal(initial.version, "0");
+  assert.equal(initial.values.length, 10_000);
+  assert.ok(initial.values.every((value) => value !== 0 && Math.abs(value) < 0.5));
+
+  const round = await client.createRound({ tensors });
+  await client.submit(round.name, "c", { emb: { keys: [keys[0], keys[4999], 1], values: new Float32Array([1, 2, 3, 4, 5, 6]) } });
+  await client.closeRound(round.name);
+  await client.waitRound(round.name);
+  const waiting = model.wait(0);
+  await client._json("POST", "/v1/models/js:apply", {}, { round: round.name, baseVersion: "0" });
+  assert.equal((await waiting).version, "1");
+  const changed = await model.readRows("emb", keys, { since: 0 });
+  assert.equal(changed.version, "1");
+  assert.deepEqual([...changed.keys], [keys[0], keys[4999]]);
+  const expected = [1, 2, 3, 4].map((d, i) => Math.fround(initial.values[i < 2 ? i : 9996 + i] + d));
+  assert.deepEqual([...changed.values], expected);
+  assert.deepEqual((await model.readRows("emb", [...keys], { version: 0 })).values, initial.values);
+  assert.equal((await model.wait(1, { timeoutMs: 1 })).version, "1");
+  await assert.rejects(model.readRows("emb", [100_000]), (error) => error.code === "INVALID_ARGUMENT");
+});
