@@ -74,7 +74,7 @@ def random_update(rng: np.random.Generator, head: np.ndarray) -> dict:
     return update
 
 
-@pytest.mark.parametrize("reads", ["keys"])
+@pytest.mark.parametrize("reads", ["keys", "blocks", "whole"])
 def test_all_ways_to_read_give_the_rows_of_one_version(any_client, reads, monkeypatch):
     print(f"seed {SEED}")
     rng = np.random.default_rng(SEED)

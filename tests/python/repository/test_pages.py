@@ -354,3 +354,4 @@ def test_examples_of_tensors_and_streams_run(capsys) -> None:
     capsys.readouterr()
     executed(text_of("streams"))
     assert capsys.readouterr().out.splitlines() == ["1 3 full [7 9]", "2 1 call [7 9]"]
+    executed(text_of("models"))
