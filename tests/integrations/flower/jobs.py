@@ -39,11 +39,9 @@ def assert_rounded_once(got: Arrays, wanted: Arrays, names: Iterable[str]) -> No
         np.testing.assert_allclose(got[name], wanted[name], rtol=rtol, atol=0, err_msg=name)
 
 
-def train_arrays(
-    arrays: Arrays, partition: int, server_round: int, touched: int = TOUCHED, same_rows: bool = False
-) -> tuple[Arrays, int]:
+def train_arrays(arrays: Arrays, partition: int, server_round: int, touched: int = TOUCHED) -> tuple[Arrays, int]:
     """What a client makes of a model, and its number of examples."""
-    rng = np.random.default_rng([SEED, partition, 0 if same_rows else server_round])
+    rng = np.random.default_rng([SEED, partition, server_round])
     after = {name: array.copy() for name, array in arrays.items()}
     rows = rng.choice(len(after["embedding.weight"]), touched, replace=False)
     after["embedding.weight"][rows] -= np.float32(0.1) * (
@@ -57,7 +55,7 @@ def train_arrays(
     return after, int(rng.integers(1, 1000))
 
 
-def make_client_app(mods: list[Any], touched: int = TOUCHED, same_rows: bool = False) -> ClientApp:
+def make_client_app(mods: list[Any], touched: int = TOUCHED) -> ClientApp:
     """The user's app. Its functions are the same with and without the mod."""
     app = ClientApp(mods=mods)
 
@@ -68,7 +66,7 @@ def make_client_app(mods: list[Any], touched: int = TOUCHED, same_rows: bool = F
         arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
         if partition in config.get("failing", []):
             raise RuntimeError(f"client {partition} fails")
-        after, examples = train_arrays(arrays, partition, config["server-round"], touched, same_rows)
+        after, examples = train_arrays(arrays, partition, config["server-round"], touched)
         if partition in config.get("nonfinite", []):
             after["embedding.weight"][7, 0] = np.nan
         metrics = MetricRecord({"num-examples": examples, "loss": 1.0 / examples})
