@@ -165,6 +165,14 @@ def test_arrays_are_uploaded_once_and_assigned(any_client):
     assert f"models/{name}" in [each.name for each in any_client.list_models()]
 
 
+def test_optimizer_of_a_model_steps_floats_and_others_are_assigned(any_client):
+    tensors = {"a": np.ones(3, np.float32), "steps": np.int64(4), "half": np.ones(2, np.float16)}
+    model = model_of(any_client, tensors=tensors, optimizer=FedAdam(learning_rate=0.25))
+    assert {name: each.learning_rate for name, each in model.info.tensors.items()} == {"a": 0.25, "steps": 0, "half": 0}
+    model.assign({"steps": np.int64(5)}, base_version=0)
+    assert int(model.read({"steps": ...})[0]) == 5
+
+
 def test_torch_tensors_are_read_and_written_in_place(any_client):
     torch = pytest.importorskip("torch")
     module = torch.nn.Embedding(10, 4)
