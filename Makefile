@@ -126,20 +126,30 @@ fuzz: build/asan-ubsan/build.ninja ## fuzz targets under the sanitizers, SECONDS
 
 ## Package
 
+# ARCH=aarch64: wheels and bundle for such a machine, made on this one.
+ARCH ?= $(shell uname -m)
+CROSS := $(filter-out $(shell uname -m),$(ARCH))
 # The preset of the bundle without CUDA and of the wheels. check-bundle has less to compile, and nothing to give away.
-BUNDLE ?= cpu-bundle
-BUNDLE_NAME := sparseagg-$(VERSION)-linux-$(shell uname -m)
+BUNDLE ?= $(or $(CROSS),cpu)-bundle
+BUNDLE_NAME := sparseagg-$(VERSION)-linux-$(ARCH)
+WHEELS := build/wheels$(CROSS:%=-%)
 
 # The programs and the engine are those of the bundle without CUDA: they need no library but libc's.
 .PHONY: wheels
 wheels: $(VENV)/.wheels build/$(BUNDLE)/build.ninja $(WHEEL) ## the client alone in one file, and with engine and programs for each Python that is here
-	$(BIN)/python scripts/wheels.py --client $(WHEEL) --build build/$(BUNDLE) --out build/wheels $(WHEELS_ARGS)
+	$(BIN)/python scripts/wheels.py --client $(WHEEL) --build build/$(BUNDLE) --arch $(ARCH) --out $(WHEELS) $(WHEELS_ARGS)
 	@echo $(WHEEL)
 
 .PHONY: wheel-check
 wheel-check: ## install such a wheel where there is no network, compiler or root, and merge a round
 	$(MAKE) wheels WHEELS_ARGS='--python $(CURDIR)/$(BIN)/python'
-	$(BIN)/python scripts/check_wheel.py build/wheels $(patsubst %,--cuda %,$(wildcard build/cuda-wheels/*.whl))
+	$(BIN)/python scripts/check_wheel.py $(WHEELS) $(patsubst %,--cuda %,$(wildcard build/cuda-wheels/*.whl))
+
+.PHONY: wheel-check-emulated
+wheel-check-emulated: build/dev/.with-python $(VENV)/.test | deps-emulate ## the wheel for aarch64 by qemu: the golden cases, and 200 random ones with this machine's bits
+	cmake --build --preset dev --target sparseagg-server sparseagg_python
+	$(MAKE) wheels ARCH=aarch64
+	$(BIN)/python tests/system/emulated.py build/wheels-aarch64
 
 .PHONY: cuda-wheel
 cuda-wheel: $(VENV)/.wheels build/static-libs/.done-4 ## the CUDA engine in one file, for sparseagg[cuda13]; needs nvcc
@@ -170,6 +180,17 @@ bundle-check: bundle ## unpack that bundle elsewhere and use it, as on a machine
 $(foreach bundle,gpu cpu check,build/$(bundle)-bundle/build.ninja): build/%/build.ninja: \
   CMakePresets.json build/static-libs/.done-4 | deps-build deps-test
 	cmake --preset $*
+
+# For aarch64: libraries below build/aarch64, and below its usr/local those of which Debian has no archives.
+build/aarch64-bundle/build.ninja: CMakePresets.json cmake/aarch64.cmake build/aarch64/usr/local/.done-4
+	cmake --preset aarch64-bundle
+
+build/aarch64/.done: | deps-build deps-extension deps-cross
+	scripts/deps.sh --sysroot $(CURDIR)/$(@D) build test
+	@touch $@
+
+build/aarch64/usr/local/.done-4: scripts/static_libs.sh | build/aarch64/.done deps-bundle
+	CMAKE_TOOLCHAIN_FILE=$(CURDIR)/cmake/aarch64.cmake scripts/static_libs.sh $(@D)
 
 # Of the GPU bundle and the CUDA wheel: 90-real for an H100 or H200 alone. Empty: all that the toolkit knows, and
 # WHEEL_ARCHITECTURES.
@@ -224,7 +245,7 @@ bench: build/dev/.with-python $(BENCH_NEEDS_$(MODE)) ## measures MODE=merge, rou
 
 ## Build
 
-DEPS := $(addprefix deps-,build python extension test browser languages sanitize bundle lint deploy)
+DEPS := $(addprefix deps-,build python extension test browser languages sanitize bundle lint deploy cross emulate)
 
 .PHONY: deps $(DEPS)
 deps: deps-build deps-test deps-extension $(VENV)/.demo $(VENV)/.test ## Debian packages and the Python environment, where missing

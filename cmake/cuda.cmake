@@ -6,6 +6,13 @@
 set(SPARSEAGG_CUDA_ARCHITECTURES "" CACHE STRING "Architectures to compile for; empty: all that the toolkit knows")
 
 set(SPARSEAGG_HAS_CUDA OFF)
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  if(SPARSEAGG_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "SPARSEAGG_CUDA=ON, but the CUDA engine is for x86-64 alone, not for ${CMAKE_SYSTEM_PROCESSOR} "
+      "(Grace, Jetson), where it was never run. Without it, the engine merges on the CPU: SPARSEAGG_CUDA=OFF")
+  endif()
+  set(SPARSEAGG_CUDA OFF)
+endif()
 if(NOT SPARSEAGG_CUDA STREQUAL "OFF")
   find_program(SPARSEAGG_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
   if(SPARSEAGG_NVCC)

@@ -30,17 +30,16 @@ for package in "${packages[@]}"; do
   fi
 done
 
-allowed='^(linux-vdso|ld-linux-[a-z0-9-]+|libc|libm|libpthread|libdl|librt)\.so'
+allowed='^(ld-linux-[a-z0-9-]+|libc|libm|libpthread|libdl|librt)\.so'
 status=0
 while IFS= read -r program; do
-  # Lines such as "libm.so.6 => /lib/libm.so.6 (0x…)", and "/lib64/ld-linux-x86-64.so.2 (0x…)".
-  while read -r library _; do
-    if ! [[ $(basename "$library") =~ $allowed ]]; then
+  while read -r library; do
+    if ! [[ $library =~ $allowed ]]; then
       echo "bundle: $program needs $library" >&2
       status=1
     fi
-  done < <(ldd "$program")
-  libc=$(objdump -T "$program" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
+  done < <(readelf -dW "$program" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+  libc=$(readelf -W --dyn-syms "$program" | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
   if ! printf '%s\n' "$libc" GLIBC_2.28 | sort -VC; then
     echo "bundle: $program needs $libc" >&2
     status=1

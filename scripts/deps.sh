@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what the project needs from Debian's packages, and nothing that is there already.
 #
-#   scripts/deps.sh GROUP...        a group is a name of the list below
+#   scripts/deps.sh GROUP...                      a group is a name of the list below
+#   scripts/deps.sh --sysroot FOLDER GROUP...     unpacks the groups' libraries for arm64 below FOLDER, and installs nothing
 #
-# Quick and offline when nothing is missing. Needs root or sudo only when something is.
+# Quick and offline when nothing is missing. Needs root or sudo only when something is; --sysroot never does.
 set -euo pipefail
 
 declare -A packages=(
@@ -22,7 +23,14 @@ declare -A packages=(
   [deploy]='podman runc netavark aardvark-dns iptables iproute2 mmdebstrap openssl'
   [lint]='clang-14 clang-format-14 shellcheck git yamllint systemd'
   [cache]='ccache'
+  [cross]='g++-aarch64-linux-gnu'
+  [emulate]='qemu-user-static'
 )
+sysroot=
+if [[ ${1-} == --sysroot ]]; then
+  sysroot=$2
+  shift 2
+fi
 python=${PYTHON:-python3}
 find_headers='import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
 wanted=()
@@ -40,6 +48,26 @@ for group in "$@"; do
   esac
   wanted+=("${names[@]}")
 done
+
+if [[ -n $sysroot ]]; then
+  # By an apt that knows arm64 alone, and no installed package: multiarch would change the machine's own.
+  rm -rf "$sysroot"
+  mkdir -p "$sysroot/.apt/lists/partial" "$sysroot/.apt/archives/partial"
+  touch "$sysroot/.apt/status"
+  apt=(apt-get -q -y -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o "Dir::State::Lists=$sysroot/.apt/lists"
+    -o "Dir::State::Status=$sysroot/.apt/status" -o "Dir::Cache=$sysroot/.apt" -o Debug::NoLocking=1
+    -o "APT::Sandbox::User=$(id -un)")
+  # gRPC's CMake files want its plugins beside its libraries.
+  mapfile -t libraries < <(printf '%s\n' "${wanted[@]}" | grep -E -e '-dev$|-grpc$')
+  "${apt[@]}" update
+  # python3-dev: the headers, and a Python in which emulated wheels run.
+  "${apt[@]}" install --download-only --no-install-recommends "${libraries[@]}" python3-dev
+  for package in "$sysroot"/.apt/archives/*.deb; do dpkg-deb -x "$package" "$sysroot"; done
+  # The only CMake files that find their libraries by an absolute path.
+  sed -i "s,\"/usr,\"$sysroot/usr," "$sysroot"/usr/lib/*/cmake/Snappy/SnappyTargets*.cmake
+  rm -r "$sysroot/.apt"
+  exit 0
+fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   # Not Debian or one of its children: go on when the tools are there by other means.

@@ -6,8 +6,8 @@
 For each Python 3.9 to 3.13 of pyenv or the PATH, each protobuf of PROTOBUFS, and the oldest and the newest versions
 that have wheels: runs tests/python/matrix/smoke.py in an environment of uv's against one server.
 
-Writes docs/compatibility-table.json. A combination that uv does not install has the reason. The exit status is 1 if an
-installed combination fails.
+Writes docs/compatibility-table.json, but for what tests/system/emulated.py wrote there. A combination that uv does not
+install has the reason. The exit status is 1 if an installed combination fails.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 import sparseagg as sa
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+TABLE = REPOSITORY / "docs/compatibility-table.json"
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 PROTOBUFS = {"3.20": ">=3.20.3,<4", "4": ">=4,<5", "5": ">=5,<6", "6": ">=6,<7", "7": ">=7,<8"}
 RESOLUTIONS = {"oldest": "lowest-direct", "newest": "highest"}  # of uv, by age
@@ -53,6 +54,13 @@ def try_combination(wheel: str, address: str, python: str, age: str, protobuf: s
     return {**found, "versions": versions, "date": datetime.date.today().isoformat()}
 
 
+def write_table(**changes: object) -> None:
+    """Replaces entries of the table, which has a line for each combination."""
+    table = {**json.loads(TABLE.read_text(encoding="utf-8")), **changes}
+    rows = ",\n".join(map(json.dumps, table.pop("results")))
+    TABLE.write_text(f'{json.dumps(table)[:-1]}, "results": [\n{rows}\n]}}\n', encoding="utf-8")
+
+
 def main() -> None:
     """Runs the command."""
     wheel, program = sys.argv[1:]
@@ -61,10 +69,7 @@ def main() -> None:
         for combination in itertools.product(PYTHONS, RESOLUTIONS, PROTOBUFS):
             results.append(try_combination(wheel, server.address, *combination))
             print(results[-1], flush=True)
-    rows = ",\n".join(map(json.dumps, results))
-    head = f'"wheel": "{Path(wheel).name}", "machine": "{platform.system()} {platform.machine()}"'
-    table = REPOSITORY / "docs/compatibility-table.json"
-    table.write_text(f'{{{head}, "results": [\n{rows}\n]}}\n', encoding="utf-8")
+    write_table(wheel=Path(wheel).name, machine=f"{platform.system()} {platform.machine()}", results=results)
     sys.exit(any(each["outcome"] == "fails" for each in results))
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Makes the platform wheels: the client, the engine in process, the server and the load generator, in one file each.
 
-  scripts/wheels.py --client CLIENT.whl --build BUILD --out FOLDER [--python PYTHON ...]
+  scripts/wheels.py --client CLIENT.whl --build BUILD --out FOLDER [--arch aarch64] [--python PYTHON ...]
   scripts/wheels.py --cuda libsparseagg_cuda.so --out FOLDER
 
 CLIENT.whl is the wheel of the client alone (`make wheels`). BUILD is a build folder, named as its preset, whose
 programs need no library but libc's. One build there compiles the libraries once, then the programs and the binding: for
 each Python up to 3.11, and once by the stable ABI for 3.12 and all later. Without --python: each of Python 3.9 to 3.12
-that is found, as pythonX.Y on PATH or below ~/.pyenv/versions, and has its headers. Prints the wheels, with their
-sizes, and the seconds that this took.
+that is found, as pythonX.Y on PATH or below ~/.pyenv/versions, and has its headers; those of x86-64 serve for aarch64,
+too. Prints the wheels, with their sizes, and the seconds that this took.
 
 With --cuda: the wheel sparseagg-cuda13 instead, the library with the CUDA engine that client and server load at run
 time. Fails where a wheel is less portable than its name says, or too large.
@@ -113,7 +113,7 @@ def build_all(pythons: list[Python], build: Path, output: Path) -> None:
         fail(f"the build ended with status {done.returncode}")
 
 
-def platform_wheel(client: Path, engine: Path, programs: dict[str, Path], tag: str, out: Path) -> Path:
+def platform_wheel(client: Path, engine: Path, programs: list[Path], tag: str, out: Path) -> Path:
     """Adds the engine and the programs to the client's wheel; returns the new one."""
     with tempfile.TemporaryDirectory() as scratch:
         said(sys.executable, "-m", "wheel", "unpack", "-d", scratch, client)
@@ -122,8 +122,8 @@ def platform_wheel(client: Path, engine: Path, programs: dict[str, Path], tag: s
         (package / "_no_engine.txt").unlink(missing_ok=True)
         shutil.copy2(engine, package)
         (package / "bin").mkdir()
-        for name, program in programs.items():
-            said("strip", "-o", package / "bin" / name, program)
+        for program in programs:
+            shutil.copy2(program, package / "bin")
         (info,) = folder.glob("*.dist-info")
         (info / "licenses").mkdir(exist_ok=True)
         for debian in LICENCES:
@@ -173,13 +173,15 @@ def main() -> int:
     parser.add_argument("--client", type=Path)
     parser.add_argument("--build", type=Path)
     parser.add_argument("--cuda", type=Path)
+    parser.add_argument("--arch", default=os.uname().machine)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--python", type=Path, action="append")
     arguments = parser.parse_args()
     out = arguments.out.resolve()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    platform = f"manylinux_{LIBC[0]}_{LIBC[1]}_{os.uname().machine}"
+    platform = f"manylinux_{LIBC[0]}_{LIBC[1]}_{arguments.arch}"
+    strip = "strip" if arguments.arch == os.uname().machine else f"{arguments.arch}-linux-gnu-strip"
     if arguments.cuda is not None:
         check(cuda_wheel(arguments.cuda.resolve(), platform, out), MAX_CUDA_MB)
         return 0
@@ -188,6 +190,7 @@ def main() -> int:
     build = arguments.build.resolve()
     named = map(described, arguments.python or [])
     pythons = [python for python in named if python is not None] if arguments.python else find_pythons()
+    pythons = [(tag, suffix.replace(os.uname().machine, arguments.arch), headers) for tag, suffix, headers in pythons]
     if len(pythons) < len(arguments.python or [""]):
         fail("no Python from 3.9 to 3.12 with its headers; --python names one")
     with tempfile.TemporaryDirectory() as folder:
@@ -195,12 +198,14 @@ def main() -> int:
         engines = build / "wheel-engines"
         build_all(pythons, build, engines)
         print(f"wheels: built after {spent()}", flush=True)
-        programs = {name: build / path for name, path in PROGRAMS.items()}
+        programs = [Path(folder, name) for name in PROGRAMS]
+        for program in programs:
+            said(strip, "-o", program, build / PROGRAMS[program.name])
 
         def packed(python: Python) -> Path:
             tag, suffix, _ = python
             engine = Path(folder, f"_engine{suffix}")
-            said("strip", "-o", engine, engines / engine.name)
+            said(strip, "-o", engine, engines / engine.name)
             return platform_wheel(arguments.client, engine, programs, f"{tag}-{platform}", out)
 
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

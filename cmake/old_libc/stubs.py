@@ -45,6 +45,10 @@ def main() -> None:
     # What -lc and -lm find. libc's archive has what is never in its shared library.
     archive = said(compiler, "-print-file-name=libc_nonshared.a")
     others = " ".join(str(folder / owner) for owner in LIBRARIES.values())
+    # aarch64 has the guard of stacks in the loader, at the version of all that it had at first.
+    loader = said(compiler, "-print-file-name=ld-linux-aarch64.so.1")
+    if "/" in loader:
+        others += f" {loader}"
     group = f"GROUP ( {folder}/libc.so.6 AS_NEEDED ( {others} ) {archive} )\n"
     (folder / "libc.so").write_text(group, encoding="ascii")
     (folder / "libm.so").write_text(f"GROUP ( {folder}/libm.so.6 )\n", encoding="ascii")

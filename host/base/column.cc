@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kPage = size_t{4} << 10;
+constexpr size_t kLargestPage = size_t{64} << 10;  // of kernels for aarch64; madvise takes whole pages only
 constexpr size_t kHugePage = size_t{2} << 20;
 // Smaller memory is not kept when it is freed.
 constexpr size_t kSmallestKept = size_t{128} << 10;
@@ -129,7 +130,7 @@ class KeptBlocks {
   void Trim(void* start, size_t used_bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Block& block = mapped_.at(start);
-    const size_t resident = BlockSize(used_bytes);
+    const size_t resident = RoundUp(BlockSize(used_bytes), kLargestPage);
     if (resident >= block.resident) return;
     madvise(static_cast<std::byte*>(start) + resident, block.size - resident, MADV_DONTNEED);
     block.resident = resident;

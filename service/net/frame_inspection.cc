@@ -4,6 +4,7 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -161,7 +162,11 @@ void TellManyStreams() {
 uint64_t CookieOf(int fd) {
   uint64_t cookie = 0;
   socklen_t size = sizeof(cookie);
-  return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0 ? cookie : 0;
+  if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0) return cookie;
+  // qemu-user 7.2 does not know the option. A socket's inode differs from that of the socket that had the descriptor
+  // before.
+  struct stat found;
+  return fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode) ? found.st_ino : 0;
 }
 
 // Returns: the frames of a connection without TLS; null if `fd` is none.
