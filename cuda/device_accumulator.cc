@@ -177,9 +177,13 @@ absl::StatusOr<UnfinishedRows> DeviceAccumulator::ExportRows(uint64_t first, uin
 PartialTotals DeviceAccumulator::Totals() const {
   if (!on_cpu_) return TotalsOf(spec_, weights_, partials_);
   PartialTotals totals = cpu_->Totals();
-  std::vector<double> left = weights_;  // after a hand-over that stopped in the middle
-  for (const auto& prepared : pending_) left.push_back(prepared->update().weight());
-  return left.empty() ? totals : Sum(totals, TotalsOf(spec_, left, weights_.empty() ? PartialTotals() : partials_));
+  // What a hand-over that stopped in the middle has left.
+  if (!weights_.empty()) totals = Sum(totals, TotalsOf(spec_, weights_, partials_));
+  for (const auto& prepared : pending_) {
+    const double weight = prepared->update().weight();
+    totals = Sum(totals, TotalsOf(spec_, absl::MakeConstSpan(&weight, 1), PartialTotals()));
+  }
+  return totals;
 }
 
 void DeviceAccumulator::Remove(absl::Span<const uint32_t> indices) {

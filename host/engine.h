@@ -139,7 +139,7 @@ class Accumulator {
   // Returns: unfinished rows of all submissions whose keys are from `first` to `last`, up to `max_rows` of them. Folds
   // what is pending first. Requires: !OrderMatters(spec); max_rows > 0. Errors: as of FoldPending.
   virtual absl::StatusOr<UnfinishedRows> ExportRows(uint64_t first, uint64_t last, uint64_t max_rows) = 0;
-  // Returns: what all submissions count; those of a partial each. Requires: !OrderMatters(spec).
+  // Returns: what all submissions count; those of a partial each. Requires: !OrderMatters(spec). Allocates nothing.
   virtual PartialTotals Totals() const = 0;
 
   // Merges base and pending updates into the result. The accumulator is spent, after an error too.

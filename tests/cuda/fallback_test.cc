@@ -20,6 +20,7 @@
 #include "host/cpu/cpu_engine.h"
 #include "host/unfinished_rows.h"
 #include "tests/support/driver.h"
+#include "tests/support/failing_allocation.h"
 #include "tests/support/generators.h"
 #include "tests/support/host_device.h"
 #include "tests/support/random.h"
@@ -179,6 +180,10 @@ TEST(Fallback, HandOverFailsInTheMiddle_NothingCountsTwice) {
       EXPECT_EQ(accumulator.FoldPending({}).code(), absl::StatusCode::kResourceExhausted);
       EXPECT_EQ(accumulator.num_submissions(), 4u);
       EXPECT_GT(accumulator.memory_bytes(), 0u);
+      {
+        const FailingAllocation failing(0);
+        EXPECT_EQ(accumulator.Totals().num_submissions, 4u);
+      }
       EXPECT_EQ(accumulator.FoldPending({}), absl::OkStatus());
       EXPECT_EQ(accumulator.num_submissions(), 4u);
       const std::vector<uint32_t> order = {0, 1, 2, 3};
@@ -194,6 +199,7 @@ TEST(Fallback, Remove_AHandOverThatStoppedInTheMiddle_TakesOutOfBothParts) {
   TensorSpec spec = IntegerSum();
   spec.aggregation.op = Op::kCoordinateMean;  // whose weights must be taken out, too
   spec.aggregation.weighting = Weighting::kByWeight;
+  spec.aggregation.return_moments = true;  // so that the order matters, and FoldPending goes over
   const auto cpu = CreateCpuEngine({});
   for (int at = 1; at <= 6; ++at) {
     SCOPED_TRACE(at);
