@@ -198,11 +198,11 @@ uint64_t Aggregation::PrepareBytes(absl::Span<const ValidatedUpdate> updates) co
 
 absl::Status Aggregation::CheckMaxSubmissions(uint64_t num_more) const {
   for (const TensorSpec& spec : tensors_) {
-    if (const uint64_t most = MaxBinnedSubmissions(spec);
-        spec.aggregation.numerics == Numerics::kBinned && num_counted_ + num_more > most) {
-      return absl::ResourceExhaustedError(absl::StrCat(Quoted(spec), ": binned sums of ", Name(spec.dtype),
-                                                       " take up to ", most,
-                                                       " submissions; canonical ones have no such limit"));
+    if (const uint64_t most = MaxBinnedSubmissions(spec); num_counted_ + num_more > most) {
+      const bool is_of_values = spec.aggregation.numerics == Numerics::kBinned;
+      return absl::ResourceExhaustedError(
+          absl::StrCat(Quoted(spec), ": binned sums of ", BinnedTerms(spec), " take up to ", most, " submissions; ",
+                       is_of_values ? "canonical ones have" : "uniform weighting has", " no such limit"));
     }
     // More terms than the lattice was chosen for could overflow.
     if (const uint64_t limit = spec.aggregation.max_submissions; is_private_ && num_counted_ + num_more > limit) {

@@ -244,7 +244,7 @@ absl::Status CheckContributors(const BlockPlace& place, const PartialBlock& bloc
 
 absl::Status CheckTotals(const BlockPlace& place, const TensorSpec& spec, const PartialTotals& totals) {
   const uint64_t n = totals.num_submissions;
-  const uint64_t most = IsBinned(spec) ? MaxBinnedSubmissions(spec) : std::numeric_limits<uint32_t>::max();
+  const uint64_t most = std::min<uint64_t>(MaxBinnedSubmissions(spec), std::numeric_limits<uint32_t>::max());
   if (n > most) {
     return place.Invalid(absl::StrCat("its number of submissions is ", n, ", beyond ", most));
   }

@@ -52,7 +52,7 @@ namespace sparseagg {
 //                  values: int64 (folds 6, 7), 128-bit integers (2), uint64 (3), float64 (4, 5), the K digits
 //                  of a BinnedSum from the top down, int64 (8)
 //                  counts, uint32: submissions that have the key
-//                  weights (8), BinnedWeights: the sum of their weights
+//                  weights, BinnedWeights: the sum of their weights
 //                  tops, uint8: BinnedSum::top of each value (8)
 //
 // All blocks of a tensor repeat N and the sum of weights.

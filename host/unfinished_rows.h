@@ -22,7 +22,7 @@ struct UnfinishedRows {
   Column<std::byte> accs;     // row_width accumulators a row, each of 8 bytes; of 16 for sums of signed integers; of
                               // the digits of binned sums
   Column<std::byte> counts;   // uint32: the contributors of the key
-  Column<std::byte> weights;  // of binned sums: the sum of their weights, BinnedWeights
+  Column<std::byte> weights;  // BinnedWeights: the sum of the weights of the key's contributors
   Column<std::byte> tops;     // uint8: BinnedSum::top of each accumulator of binned sums
 
   size_t memory_bytes() const { return keys.size() + accs.size() + counts.size() + weights.size() + tops.size(); }

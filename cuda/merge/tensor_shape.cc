@@ -59,7 +59,7 @@ TensorShape::TensorShape(const TensorSpec& spec) {
   uniform = !weighted && !scaled;
   counts = NeedsCounts(spec);
   if (NeedsKeyWeights(spec)) {
-    key_weights = a.numerics == Numerics::kBinned ? WeightKind::kBinned : WeightKind::kFloat;
+    key_weights = BinsKeyWeights(spec) ? WeightKind::kBinned : WeightKind::kFloat;
   }
 }
 

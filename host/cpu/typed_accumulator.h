@@ -44,7 +44,7 @@ namespace sparseagg::cpu {
 template <typename Key, typename Fold>
 class TypedAccumulator : public ListAccumulator {
  public:
-  using Rows = FoldedRows<Key, typename Fold::Acc>;
+  using Rows = FoldedRows<Key, Fold>;
   using Input = MergeInput<Key, Fold>;
 
   using ListAccumulator::ListAccumulator;
@@ -108,17 +108,18 @@ class TypedAccumulator : public ListAccumulator {
     };
     copy(base_.keys, 1, rows.keys);
     copy(base_.counts, 1, rows.counts);
-    if constexpr (Rows::kBinned) {
+    if constexpr (kHasBinnedAccs) {
       rows.tops.resize(rows.num_rows * shape_.columns);
       rows.accs.resize(rows.tops.size() * Fold::Acc::kBins * sizeof(int64_t));
       for (size_t i = 0; i < rows.tops.size(); ++i) SetBinned(base_.accs[at * shape_.columns + i].Get(), i, rows);
+    } else {
+      copy(base_.accs, shape_.columns, rows.accs);
+    }
+    if constexpr (Fold::kAnyOrder) {
       for (size_t i = 0; i < rows.num_rows && !base_.weights.empty(); ++i) {
         const BinnedWeights weights = BinnedWeights::Of(base_.weights[at + i].Get());
         rows.weights.Append(reinterpret_cast<const std::byte*>(&weights), sizeof(weights));
       }
-    } else {
-      copy(base_.accs, shape_.columns, rows.accs);
-      copy(base_.weights, 1, rows.weights);
     }
     return rows;
   }
@@ -164,6 +165,8 @@ class TypedAccumulator : public ListAccumulator {
   }
 
  private:
+  static constexpr bool kHasBinnedAccs = std::is_class_v<typename Fold::Acc>;
+
   // Row sink of the base: copies rows unfinished.
   class BaseRowSink {
    public:
@@ -200,15 +203,14 @@ class TypedAccumulator : public ListAccumulator {
       };
       copy(from.keys, rows.keys);
       copy(from.counts, rows.counts);
-      if constexpr (Rows::kBinned) {
-        const auto* const weights = reinterpret_cast<const BinnedWeights*>(from.weights.data());
+      if constexpr (kHasBinnedAccs) {
         for (size_t i = 0; i < rows.accs.size(); ++i)
           rows.accs[i] = typename Fold::Acc(BinnedAt<typename Fold::Sum>(from, i));
-        for (size_t i = 0; i < rows.weights.size(); ++i) rows.weights[i] = BinnedWeight(weights[i].Sum());
       } else {
         copy(from.accs, rows.accs);
-        copy(from.weights, rows.weights);
       }
+      const auto* const weights = reinterpret_cast<const BinnedWeights*>(from.weights.data());
+      for (size_t i = 0; i < rows.weights.size(); ++i) rows.weights[i] = BinnedWeight(weights[i].Sum());
       std::list<Rows> run;
       if (rows.size() > 0) run.push_back(std::move(rows));
       list_.AddWeights(partial.weights());

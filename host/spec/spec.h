@@ -3,6 +3,7 @@
 #define SPARSEAGG_HOST_SPEC_SPEC_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -144,11 +145,6 @@ inline DType ResultDType(const TensorSpec& spec) {
   return spec.aggregation.result_dtype.value_or(spec.dtype == DType::kInt32 ? DType::kInt64 : spec.dtype);
 }
 
-// Returns: the most submissions of a binned sum.
-inline uint64_t MaxBinnedSubmissions(const TensorSpec& spec) {
-  return spec.dtype == DType::kFloat64 ? WideBinnedSum::kMaxTerms : NarrowBinnedSum::kMaxTerms;
-}
-
 // Returns: the values that are summed, or otherwise folded, for each key; 0 for kUnion.
 inline uint32_t NumColumns(const TensorSpec& spec) { return spec.aggregation.op == Op::kUnion ? 0 : spec.row_width; }
 
@@ -156,6 +152,26 @@ inline uint32_t NumColumns(const TensorSpec& spec) { return spec.aggregation.op 
 inline bool NeedsKeyWeights(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   return a.weighting == Weighting::kByWeight && (a.op == Op::kCoordinateMean || a.return_weights);
+}
+
+// Whether the sums of weights at keys are WideBinnedSum: of all tensors but those that sum floats in order.
+inline bool BinsKeyWeights(const TensorSpec& spec) {
+  const AggregationSpec& a = spec.aggregation;
+  const bool is_ordered_sum = IsSum(a.op) && IsFloat(spec.dtype) && a.numerics == Numerics::kCanonical;
+  return NeedsKeyWeights(spec) && !is_ordered_sum;
+}
+
+// Returns: the most submissions that the tensor's binned sums take; 2^64 − 1 if it has none.
+inline uint64_t MaxBinnedSubmissions(const TensorSpec& spec) {
+  if (spec.aggregation.numerics == Numerics::kBinned) {
+    return spec.dtype == DType::kFloat64 ? WideBinnedSum::kMaxTerms : NarrowBinnedSum::kMaxTerms;
+  }
+  return BinsKeyWeights(spec) ? WideBinnedSum::kMaxTerms : std::numeric_limits<uint64_t>::max();
+}
+
+// Returns: what those are sums of, for error texts.
+inline absl::string_view BinnedTerms(const TensorSpec& spec) {
+  return spec.aggregation.numerics == Numerics::kBinned ? Name(spec.dtype) : "weights";
 }
 
 inline bool ReturnsCounts(const TensorSpec& spec) {
@@ -170,14 +186,14 @@ inline bool NeedsCounts(const TensorSpec& spec) {
          (weights_are_counts && (a.return_weights || a.op == Op::kCoordinateMean));
 }
 
-// Whether the result depends on the order of submissions: canonical float sums, of values, of their squares or of the
-// weights at a key; and order statistics, which break ties by it.
+// Whether the result depends on the order of submissions: canonical float sums, of values or of their squares; and
+// order statistics, which break ties by it.
 // Where it does not, submissions may be merged as they arrive. Sums with privacy are of integers.
 inline bool OrderMatters(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   if (IsOrderStatistic(a.op) || a.return_moments) return true;
   if (a.numerics == Numerics::kBinned || spec.privacy.has_value()) return false;
-  return (IsSum(a.op) && IsFloat(spec.dtype)) || NeedsKeyWeights(spec);
+  return IsSum(a.op) && IsFloat(spec.dtype);
 }
 
 // Whether finishing divides by the sum of the weights of all submissions.

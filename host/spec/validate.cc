@@ -81,13 +81,12 @@ bool TakesBinned(const TensorSpec& spec) {
 
 absl::Status ValidateBinned(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
-  if (a.numerics != Numerics::kBinned) return absl::OkStatus();
-  if (!TakesBinned(spec)) {
+  if (a.numerics == Numerics::kBinned && !TakesBinned(spec)) {
     return Invalid(spec, absl::StrCat("binned numerics are for sums and means of floats, not for the op ", Name(a.op),
                                       " of ", Name(spec.dtype)));
   }
   if (a.max_submissions > MaxBinnedSubmissions(spec)) {
-    return Invalid(spec, absl::StrCat("binned sums of ", Name(spec.dtype), " take max_submissions up to ",
+    return Invalid(spec, absl::StrCat("binned sums of ", BinnedTerms(spec), " take max_submissions up to ",
                                       MaxBinnedSubmissions(spec), ", not ", a.max_submissions));
   }
   return absl::OkStatus();

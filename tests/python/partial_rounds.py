@@ -40,6 +40,19 @@ SPECS = {
     ),
     "integers": sa.RoundSpec([sa.TensorSpec("v", "int32", num_rows=500, row_width=2)], op="sum", return_counts=True),
     "integer mean": sa.RoundSpec([sa.TensorSpec("v", "int64", num_rows=0)], op="mean", weighting="by_weight"),
+    "weights of integers": sa.RoundSpec(
+        [sa.TensorSpec("v", "int32", num_rows=500)], op="coordinate_mean", weighting="by_weight", return_weights=True
+    ),
+    "weights": sa.RoundSpec(
+        [
+            sa.TensorSpec("least", "float32", num_rows=500, row_width=2, op="min"),
+            sa.TensorSpec("most", "float64", num_rows=70, layout="dense", op="max"),
+            sa.TensorSpec("seen", "float32", num_rows=0, op="union"),
+            sa.TensorSpec("sum", "float32", num_rows=500, op="sum", numerics="binned"),
+        ],
+        weighting="by_weight",
+        return_weights=True,
+    ),
     "modular": sa.RoundSpec([sa.TensorSpec("v", "uint32", num_rows=500, modular=True)]),
     "min": sa.RoundSpec([sa.TensorSpec("v", "float64", num_rows=500)], op="min"),
     "max": sa.RoundSpec([sa.TensorSpec("v", "int32", num_rows=500)], op="max"),
@@ -60,6 +73,6 @@ def updates_of(spec: sa.RoundSpec, num_clients: int, seed: int) -> dict[str, tup
             values = rng.integers(0, 90, num * width)
             rows = None if spec.aggregation_of(tensor).op == "union" else values.astype(tensor.dtype).reshape(-1, width)
             update[tensor.name] = rows if tensor.layout == "dense" else (keys, rows)
-        weight = int(rng.integers(1, 8)) if "by_weight" in str(spec) else None
-        updates[f"c{client:03}"] = (update, weight)
+        weight = float(rng.integers(1, 8)) / (1 if any("int" in tensor.dtype for tensor in spec.tensors) else 3)
+        updates[f"c{client:03}"] = (update, weight if "by_weight" in str(spec) else None)
     return updates

@@ -50,7 +50,7 @@ class TensorReference {
         contributions_.push_back({std::move(row), rank, weight});
       }
     }
-    round_weight_ = SumWeights(weights);
+    round_weight_ = SumWeights(weights, false);
   }
 
   Result Run(std::vector<Failure>& failures) {
@@ -92,7 +92,7 @@ class TensorReference {
     row.count = static_cast<uint32_t>(end - begin);
     std::vector<double> weights;
     for (size_t i = begin; i < end; ++i) weights.push_back(contributions_[i].weight);
-    row.weight = SumWeights(weights);
+    row.weight = SumWeights(weights, !IsSum(a_.op) || !IsFloat(spec_.dtype));
     if (a_.op == Op::kUnion) return row;
 
     double denominator = 1.0;
@@ -196,7 +196,7 @@ class TensorReference {
   bool IsMean() const { return a_.op == Op::kMean || a_.op == Op::kCoordinateMean; }
 
   // Weights in ascending order of client id.
-  double SumWeights(const std::vector<double>& weights) const {
+  double SumWeights(const std::vector<double>& weights, bool is_binned) const {
     if (a_.weighting == Weighting::kUniform) return static_cast<double>(weights.size());
     double sum = +0.0;
     ExactBins bins(3, 40);
@@ -204,7 +204,7 @@ class TensorReference {
       bins.Add(weight);
       sum += weight;
     }
-    return a_.numerics == Numerics::kBinned ? bins.Value() : sum;
+    return is_binned || a_.numerics == Numerics::kBinned ? bins.Value() : sum;
   }
 
   void Fail(absl::StatusCode code, uint64_t key) { failed_keys_.emplace(code, key); }  // keys come in ascending order

@@ -46,7 +46,7 @@ template <typename Key, typename Fold>
 class RowFinisher {
  public:
   using Acc = typename Fold::Acc;
-  using Rows = FoldedRows<Key, Acc>;
+  using Rows = FoldedRows<Key, Fold>;
   static constexpr bool kInteger =
       std::is_same_v<Fold, SumInteger> || std::is_same_v<Fold, MinInteger> || std::is_same_v<Fold, MaxInteger>;
   static constexpr bool kModular = std::is_same_v<Fold, SumModular>;

@@ -55,7 +55,7 @@ class SparseRowSink {
 template <typename Key, typename Fold>
 class DenseRowSink {
  public:
-  using Rows = FoldedRows<Key, typename Fold::Acc>;
+  using Rows = FoldedRows<Key, Fold>;
   static constexpr bool kPlacesRowsByKey = true;
 
   // `result`: made by MakeDense. The caller fills the keys that are in no key range.

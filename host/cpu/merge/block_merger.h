@@ -34,7 +34,7 @@ struct KeyRange {
 template <typename Key, typename Fold>
 class BlockMerger {
  public:
-  using Rows = FoldedRows<Key, typename Fold::Acc>;
+  using Rows = FoldedRows<Key, Fold>;
 
   BlockMerger(const MergeInput<Key, Fold>& input, const Blocks<Key>& blocks)
       : input_(input),

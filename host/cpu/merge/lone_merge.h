@@ -25,7 +25,7 @@ namespace sparseagg::cpu {
 template <typename Key>
 class LoneMerger {
  public:
-  using Rows = FoldedRows<Key, double>;
+  using Rows = FoldedRows<Key, SumFloat>;
 
   // Returns: the number of blocks.
   static size_t NumBlocks(const TensorSpec& spec, const CpuUpdate& update) {

@@ -30,7 +30,7 @@ namespace sparseagg::cpu {
 template <typename Key, typename Fold>
 class RowSums {
  public:
-  using Rows = FoldedRows<Key, typename Fold::Acc>;
+  using Rows = FoldedRows<Key, Fold>;
 
   // Returns: whether this class serves the fold and shape: float64 sums of rows of several values.
   static constexpr bool IsFor(const RowShape& shape) { return std::is_same_v<Fold, SumFloat> && shape.columns > 1; }
@@ -89,7 +89,7 @@ class RowSums {
       });
     }
     double* const weights = ColumnOf(output.weights, output.divided_by == DividedBy::kWeight, weights_);
-    if constexpr (!Rows::kBinned) {  // IsFor is false of these
+    if constexpr (std::is_same_v<Fold, SumFloat>) {  // IsFor is false of others
       if (weights != nullptr) {
         std::fill_n(weights, num_rows(), 0.0);
         ForRows([&](size_t row, const RowOrigin& origin) {

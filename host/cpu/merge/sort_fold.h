@@ -47,7 +47,7 @@ class SortFold {
  public:
   using Acc = typename Fold::Acc;
   using Term = typename Fold::Term;
-  using Rows = FoldedRows<Key, Acc>;
+  using Rows = FoldedRows<Key, Fold>;
   using RowSums = cpu::RowSums<Key, Fold>;
 
   // `input` and `sources` must outlive this.

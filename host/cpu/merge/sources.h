@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,8 @@ template <typename Key, typename Fold>
 struct MergeInput {
   const TensorSpec* spec = nullptr;
   RowShape shape;
-  std::vector<const CpuUpdate*> updates;                      // in canonical order
-  const FoldedRows<Key, typename Fold::Acc>* base = nullptr;  // rows merged earlier; null: none
+  std::vector<const CpuUpdate*> updates;        // in canonical order
+  const FoldedRows<Key, Fold>* base = nullptr;  // rows merged earlier; null: none
   // Counts the tuples that table folds have taken; null unless an update has unchecked keys. Of those, folds leave what
   // is not in order, so that fewer are taken than there are.
   std::atomic<uint64_t>* taken = nullptr;
@@ -81,7 +82,7 @@ struct Sources {
   struct Source {
     LoadTerms<Term> load = nullptr;
     TermParams params;
-    typename FoldedRows<Key, typename Fold::Acc>::WeightSum key_weight = {};
+    typename FoldedRows<Key, Fold>::WeightSum key_weight = {};
   };
 
   explicit Sources(const MergeInput<Key, Fold>& input) {
@@ -112,10 +113,10 @@ struct Sources {
       source.load = TermLoader<Term>(update->dtype);
       source.params = MakeTermParams(*input.spec, {update->factor, update->weight});
       cursor.scale = source.params.value_scale;
-      if constexpr (FoldedRows<Key, typename Fold::Acc>::kBinned) {
-        SumBinned<WideBinnedSum>::Add(source.key_weight, update->weight);
-      } else {
+      if constexpr (std::is_same_v<Fold, SumFloat>) {
         source.key_weight = update->weight;
+      } else {
+        SumBinned<WideBinnedSum>::Add(source.key_weight, update->weight);
       }
       cursors.push_back(cursor);
       sources.push_back(source);

@@ -44,7 +44,7 @@ class TableFold {
  public:
   using Acc = typename Fold::Acc;
   using Term = typename Fold::Term;
-  using Rows = FoldedRows<Key, Acc>;
+  using Rows = FoldedRows<Key, Fold>;
   using WeightSum = typename Rows::WeightSum;
 
   // Returns: whether AddToTable (simd/kernels.h) fills the tables, which alone takes unchecked keys.
@@ -95,8 +95,10 @@ class TableFold {
     rows.resize(WithCounts([&](auto counts) { return MoveRows(counts, rows); }), shape_);
   }
 
-  // Returns: whether a key has one 64-bit accumulator, as CompactTo (simd/kernels.h) needs.
-  bool IsWordTable() const { return sizeof(Acc) == sizeof(uint64_t) && columns_ == 1; }
+  // Returns: whether a key has one 64-bit accumulator, and no binned sum, as CompactTo (simd/kernels.h) needs.
+  bool IsWordTable() const {
+    return sizeof(Acc) == sizeof(uint64_t) && columns_ == 1 && (kHasKernel || !shape_.weights);
+  }
 
   // Returns: the number of touched slots.
   // Requires: IsWordTable().

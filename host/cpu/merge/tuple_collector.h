@@ -28,7 +28,7 @@ template <typename Key, typename Fold>
 class TupleCollector {
  public:
   using Term = typename Fold::Term;
-  using Rows = FoldedRows<Key, typename Fold::Acc>;
+  using Rows = FoldedRows<Key, Fold>;
   using WeightSum = typename Rows::WeightSum;
 
   // `base`: rows merged earlier that are collected before the updates' tuples; may be null.

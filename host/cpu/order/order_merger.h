@@ -161,7 +161,8 @@ class Statistics {
 template <typename Key, typename T, typename Out>
 class OrderMerger {
  public:
-  using Rows = FoldedRows<Key, Out>;
+  // Of the folds whose rows of `Out` the sinks finish.
+  using Rows = FoldedRows<Key, std::conditional_t<std::is_same_v<Out, double>, MinFloat, MinInteger>>;
 
   OrderMerger(const MergeInput<Key, SumFloat>& input, const Blocks<Key>& blocks, const StatisticParams& params)
       : input_(input),
@@ -242,13 +243,13 @@ class OrderMerger {
     rows_.resize(kept, shape_);
   }
 
-  // Sums the weights of each key's contributors, in canonical order.
+  // Sums the weights of each key's contributors.
   void SumWeights() {
     for (size_t i = 0; i < entries_.size(); ++i) {
       const double* weight = entries_.weights() + entries_.place(i);
-      double sum = 0.0;
-      for (uint32_t p = 0; p < entries_.count(i); ++p, weight += entries_.step(i)) sum += *weight;
-      rows_.weights[i] = sum;
+      WideBinnedSum sum;
+      for (uint32_t p = 0; p < entries_.count(i); ++p, weight += entries_.step(i)) sum.Add(*weight);
+      rows_.weights[i] = BinnedWeight(sum);
     }
   }
 

@@ -14,7 +14,7 @@
 
 namespace sparseagg::cpu {
 
-// Sums of the weights of a key's contributors: float64 in canonical order, or beside binned sums binned ones.
+// Sums of the weights of a key's contributors (BinsKeyWeights); beside SumFloat they are float64, in canonical order.
 using BinnedWeight = PackedBinned<WideBinnedSum>;
 
 // Adds a sum of weights to another.
@@ -38,10 +38,10 @@ struct RowShape {
 inline RowShape ShapeOf(const TensorSpec& spec) { return {NumColumns(spec), NeedsCounts(spec), NeedsKeyWeights(spec)}; }
 
 // Rows in ascending order of key. All columns have an entry a row (`accs`: RowShape::columns); absent ones are empty.
-template <typename Key, typename Acc>
+template <typename Key, typename Fold>
 struct FoldedRows {
-  static constexpr bool kBinned = std::is_class_v<Acc>;
-  using WeightSum = std::conditional_t<kBinned, BinnedWeight, double>;
+  using Acc = typename Fold::Acc;
+  using WeightSum = std::conditional_t<std::is_same_v<Fold, SumFloat>, double, BinnedWeight>;
 
   Column<Key> keys;
   Column<Acc> accs;
@@ -70,12 +70,12 @@ struct FoldedRows {
 };
 
 // Returns: the direct output of unfinished rows: of those of `rows`, from row `at` on.
-template <typename Key, typename Acc>
-DirectOutput<Key> UnfinishedOutput(const RowShape& shape, FoldedRows<Key, Acc>& rows, uint64_t at = 0) {
+template <typename Key, typename Fold>
+DirectOutput<Key> UnfinishedOutput(const RowShape& shape, FoldedRows<Key, Fold>& rows, uint64_t at = 0) {
   DirectOutput<Key> output;
   output.keys = rows.keys.data() + at;
   output.columns = shape.columns;
-  output.dtype = std::is_same_v<Acc, double> ? DType::kFloat64 : DType::kInt64;
+  output.dtype = std::is_same_v<typename Fold::Acc, double> ? DType::kFloat64 : DType::kInt64;
   output.values = reinterpret_cast<std::byte*>(rows.accs.data() + at * shape.columns);
   if (shape.counts) output.counts = rows.counts.data() + at;
   if (shape.weights) output.weights = FloatsOf(rows.weights) + at;

@@ -76,6 +76,14 @@ void CheckRound(Engine& engine, uint64_t seed) {
   const auto width = static_cast<uint32_t>(1 + rng.Below(5));
   TensorSpec spec = BinnedSpec(dtype, rng.Pick({Op::kSum, Op::kMean, Op::kCoordinateMean}), 1 + rng.Below(70), width);
   AggregationSpec& a = spec.aggregation;
+  const bool bins_weights_alone = rng.OneIn(3);
+  if (bins_weights_alone) {
+    a.numerics = Numerics::kCanonical;
+    spec.dtype = rng.Pick({DType::kFloat32, DType::kFloat64, DType::kInt32, DType::kInt64});
+    a.op = IsFloat(spec.dtype) ? rng.Pick({Op::kMin, Op::kMax, Op::kUnion})
+                               : rng.Pick({Op::kMin, Op::kMax, Op::kUnion, Op::kSum, Op::kCoordinateMean});
+  }
+  const bool is_integer = !IsFloat(spec.dtype);
   const bool is_sparse = rng.Coin();
   if (is_sparse) {
     spec.layout = Layout::kSparse;
@@ -86,11 +94,11 @@ void CheckRound(Engine& engine, uint64_t seed) {
   a.result_layout =
       rng.Pick({ResultLayout::kSparse, is_small ? ResultLayout::kDense : ResultLayout::kSparse, ResultLayout::kAuto});
   a.return_counts = rng.Coin();
-  a.return_weights = rng.Coin();
+  a.return_weights = bins_weights_alone || rng.Coin();
   a.prune_zeros = rng.OneIn(3);
   a.min_contributors = rng.Pick({1u, 1u, 4u});
   a.on_nonfinite = NonfinitePolicy::kPropagate;
-  if (rng.Coin()) a.result_dtype = DType::kFloat64;
+  if (!bins_weights_alone && rng.Coin()) a.result_dtype = DType::kFloat64;
   const bool is_zero = rng.OneIn(4);
   std::vector<RawSubmission> submissions;
   const uint64_t num_submissions = 1 + rng.Below(12);
@@ -101,9 +109,11 @@ void CheckRound(Engine& engine, uint64_t seed) {
     for (double& value : values) {
       value = is_zero && rng.Coin() ? 0.0 : std::ldexp(2 * rng.Unit() - 1, static_cast<int>(rng.Between(-60, 60)));
       if (rng.OneIn(500)) value = rng.Pick({HUGE_VAL, -HUGE_VAL, std::nan("")});
+      if (is_integer) value = static_cast<double>(rng.Between(-99, 99));
     }
     double weight = a.weighting == Weighting::kUniform ? 1.0 : 0.5 + static_cast<double>(rng.Below(400));
     if (weight != 1.0 && rng.OneIn(9)) weight = rng.Pick({0.0, 0x1p960, 0x1p-1074});
+    if (is_integer) weight = std::min(std::floor(weight), 0x1p40);
     std::string id = absl::StrCat("client ", i);
     submissions.push_back(is_sparse ? Client(spec, std::move(id), std::move(keys), values, weight)
                                     : Whole(spec, std::move(id), values, weight));

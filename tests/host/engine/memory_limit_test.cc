@@ -72,8 +72,8 @@ std::vector<Limited> Cases() {
           {"RowsSort", SpecOf(kSparse, Op::kSum, DType::kFloat32, 3), 600, 300},
           {"WeightedTable", Weighted(SpecOf(20000, Op::kCoordinateMean))},
           {"WeightedSort", Weighted(SpecOf(kSparse, Op::kCoordinateMean))},
-          {"WeightedIntegers", Weighted(SpecOf(kSparse, Op::kMean, DType::kInt64))},
-          {"WeightedExtremes", Weighted(SpecOf(20000, Op::kMax))},
+          {"WeightedIntegers", Weighted(SpecOf(kSparse, Op::kMean, DType::kInt64)), 3000},
+          {"WeightedExtremes", Weighted(SpecOf(20000, Op::kMax)), 3000},
           {"Binned", binned},
           {"Keys", SpecOf(kSparse, Op::kUnion)},
           {"DenseResult", automatic}};

@@ -53,6 +53,10 @@ BAD_SPECS = {
         lambda: one("float64", numerics="binned", layout="dense", max_submissions=2**24),
         "tensor 'v': binned sums of float64 take max_submissions up to 16777215, not 16777216",
     ),
+    "too many for weights": (
+        lambda: one(op="max", weighting="by_weight", return_weights=True, max_submissions=2**24),
+        "tensor 'v': binned sums of weights take max_submissions up to 16777215, not 16777216",
+    ),
     "bound": (lambda: one(clip=sa.ClipSpec(l2=0.0)), "clip.l2 0 is not in [2^-500, 2^500]"),
     "no bound": (
         lambda: one(clip=sa.ClipSpec(on_clip="reject")),

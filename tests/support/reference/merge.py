@@ -17,7 +17,7 @@ from reference.clip import clip
 from reference.cut import cut_keys
 from reference.numbers import Number, Row, check_int64, round_to_dtype
 from reference.order import is_order, order_keys
-from reference.update import Update, fold, result_dtype, terms
+from reference.update import Update, fold, is_float, result_dtype, terms
 
 __all__ = ["MergedTensor", "merge"]
 
@@ -87,12 +87,14 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
         how = dataclasses.replace(how, result_layout="sparse")
     if is_order(how):
         return _merge_order(tensor, how, updates)
+    is_ordered = how.op in ("sum", "mean", "coordinate_mean") and is_float(tensor) and how.numerics != "binned"
     merged: dict[int, _Key] = {}
     moments: dict[int, Row] = {}
     total: Any = 0.0
     for update, bounded in updates:
-        weight = _weight_term(tensor, how, update)
-        total += weight
+        weight = (update.weight_in(tensor) or 0.0) if how.weighting == "by_weight" else 1.0
+        total += BinnedSum(weight) if how.numerics == "binned" else weight
+        at_key: Any = weight if is_ordered else BinnedSum(weight)
         if how.return_moments:
             _add_squares(tensor, how, update, bounded, moments)
         for key, row in terms(tensor, how, update, bounded.get(tensor.name)).items():
@@ -102,7 +104,7 @@ def _merge_tensor(spec: RoundSpec, tensor: TensorSpec, updates: list[tuple[Updat
             if at is None:
                 at = merged[key] = _Key(None, 0, 0.0)
             at.count += 1
-            at.weight += weight
+            at.weight += at_key
             if how.op == "min":
                 at.row = row if at.row is None else [_least(a, b) for a, b in zip(at.row, row)]
             elif how.op == "max":
@@ -152,13 +154,6 @@ def _merge_order(tensor: TensorSpec, how: Aggregation, updates: list[tuple[Updat
         except OverflowError:
             raise OutOfRangeError(f"tensor {tensor.name!r}: key {key}: {at.row} does not fit {dtype}") from None
     return _select(tensor, how, merged, rows)
-
-
-def _weight_term(tensor: TensorSpec, how: Aggregation, update: Update) -> Any:
-    if how.weighting == "uniform":
-        return 1.0
-    weight = update.weight_in(tensor) or 0.0
-    return BinnedSum(weight) if how.numerics == "binned" else weight
 
 
 def _least(a: Number, b: Number) -> Number:

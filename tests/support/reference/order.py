@@ -12,6 +12,7 @@ from sparseagg._internal.spec.options import Aggregation
 from sparseagg._internal.spec.round_spec import TensorSpec
 from sparseagg.errors import OutOfRangeError
 
+from reference.binned import BinnedSum
 from reference.numbers import Number, Row, check_int64
 from reference.update import Update, fold, is_float
 
@@ -74,9 +75,7 @@ def _at_key(
     voters = list(range(len(folded))) if how.absent == "zero" else present
     zeros: Row = [0.0 if is_float(tensor) else 0] * tensor.row_width
     rows = [folded[client].get(key, zeros) for client in voters]
-    weight = 0.0
-    for client in present:
-        weight += weights[client]
+    weight = float(sum(BinnedSum(float(weights[client])) for client in present))
     rule = _RULES[how.op]
     row = []
     overflow = None

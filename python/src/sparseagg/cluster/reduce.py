@@ -176,10 +176,7 @@ def merges_on_arrival(spec: RoundSpec, tensor: TensorSpec) -> bool:
     how = spec.aggregation_of(tensor)
     if spec.keep_submissions or how.op in ORDER_OPS or how.return_moments:
         return False
-    if how.numerics == "binned":
-        return True
-    sums_weights = how.weighting == "by_weight" and (how.op == "coordinate_mean" or how.return_weights)
-    return not sums_weights and not (how.op in _SUMS and "float" in tensor.dtype)
+    return how.numerics == "binned" or not (how.op in _SUMS and "float" in tensor.dtype)
 
 
 def _reduce_submissions(task: RangeTask, rounds: Sequence[Round], known: KnownRounds) -> TensorResult:
