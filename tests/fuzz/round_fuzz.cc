@@ -23,7 +23,7 @@ constexpr uint64_t kNumRows = 40;
 using Sums = std::map<uint64_t, int64_t>;
 
 // What the round should be. A submission is named by client and submission id; its content is the sums of its keys.
-class Model {
+class RoundModel {
  public:
   using Name = std::pair<std::string, std::string>;
   struct Upload {
@@ -88,7 +88,7 @@ Sums ToSums(const Result& result) {
   return sums;
 }
 
-absl::StatusOr<Receipt> Commit(Round& round, const Model::Name& name, const std::string& tag) {
+absl::StatusOr<Receipt> Commit(Round& round, const RoundModel::Name& name, const std::string& tag) {
   absl::StatusOr<Receipt> answer = absl::UnknownError("");
   absl::Notification answered;
   round.intake().CommitNamed(name.first, name.second, tag, [&](absl::StatusOr<Receipt> receipt) {
@@ -100,7 +100,7 @@ absl::StatusOr<Receipt> Commit(Round& round, const Model::Name& name, const std:
 }
 
 // Commits, and checks that the answer is the model's.
-void CheckCommit(Round& round, Model& model, const Model::Name& name, const std::string& tag) {
+void CheckCommit(Round& round, RoundModel& model, const RoundModel::Name& name, const std::string& tag) {
   const absl::StatusOr<Receipt> receipt = Commit(round, name, tag);
   const auto upload = model.uploads.find(name);
   const auto committed = model.submissions.find(name.first);
@@ -130,7 +130,8 @@ void CheckCommit(Round& round, Model& model, const Model::Name& name, const std:
 }
 
 // Sends a chunk of a few keys, and checks that the answer is the model's.
-void CheckPut(Round& round, Model& model, FuzzedDataProvider& input, const Model::Name& name, const std::string& tag) {
+void CheckPut(Round& round, RoundModel& model, FuzzedDataProvider& input, const RoundModel::Name& name,
+              const std::string& tag) {
   std::vector<uint32_t> keys(input.ConsumeIntegralInRange(0, 5));
   std::vector<int64_t> values(keys.size());
   Sums sums;
@@ -152,7 +153,7 @@ void CheckPut(Round& round, Model& model, FuzzedDataProvider& input, const Model
   Require(progress.ok() == is_taken, "the model takes the chunk, too", progress.status().ToString());
 }
 
-void CheckResult(const Round& round, const Model& model) {
+void CheckResult(const Round& round, const RoundModel& model) {
   Sums expected;
   for (const auto& [client, submission] : model.submissions) {
     for (const auto& [key, value] : submission.content) expected[key] += value;
@@ -172,11 +173,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   RoundConfig config = *DecodeRoundSpec(Spec(), rounds.server.limits);
   config.id = "r";
   const std::shared_ptr<Round> round = *rounds.registry.Create(std::move(config));
-  Model model;
+  RoundModel model;
   FuzzedDataProvider input(data, size);
   while (input.remaining_bytes() > 0) {
-    const Model::Name name = {absl::StrCat("c", input.ConsumeIntegralInRange(0, 2)),
-                              absl::StrCat("s", input.ConsumeIntegralInRange(0, 1))};
+    const RoundModel::Name name = {absl::StrCat("c", input.ConsumeIntegralInRange(0, 2)),
+                                   absl::StrCat("s", input.ConsumeIntegralInRange(0, 1))};
     const std::string tag = input.ConsumeBool() ? "t" : "";
     switch (input.ConsumeIntegralInRange(0, 7)) {
       case 0: {
