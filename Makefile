@@ -384,7 +384,7 @@ test-deploy: deps-deploy $(VENV)/.deploy $(PROMTOOL) server ## deploys as an ope
 	  unshare --net $(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
 
 lint-tidy: build/tidy/build.ninja $(VENV)/.lint deps-lint
-	cmake --build build/tidy --target $(addprefix proto/sparseagg/v1/,aggregation.grpc.pb.h tasks.grpc.pb.h) \
+	cmake --build build/tidy --target $(patsubst proto/%.proto,proto/%.grpc.pb.h,$(wildcard proto/sparseagg/v1/*.proto)) \
 	  generated/service/store/records.pb.h
 	@printf '$(CURDIR)/%s\n' $(TIDY_SOURCES) >build/tidy/sources
 	@test -z '$(TIDY_SOURCES)' || { cat build/tidy/sources; grep -rlFf build/tidy/sources --include='unity_*.cxx' build/tidy; } \
