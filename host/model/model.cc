@@ -183,7 +183,7 @@ absl::Status Model::Save(absl::FunctionRef<absl::Status(absl::Span<const absl::s
 }
 
 absl::Status Model::RestoreHeader(absl::string_view piece) {
-  const absl::Status damaged = absl::DataLossError("a snapshot of a model does not begin with its header");
+  absl::Status damaged = absl::DataLossError("a snapshot of a model does not begin with its header");
   uint64_t version;
   if (piece.substr(0, kMagic.size()) != kMagic) return damaged;
   piece.remove_prefix(kMagic.size());

@@ -283,7 +283,7 @@ absl::StatusOr<ServedModel::Written> ServedModel::WriteUpload(absl::FunctionRef<
     for (const absl::string_view span : bytes) written.num_bytes += span.size();
     return absl::OkStatus();
   };
-  const absl::Status saved = ToStatus([&] { return save(take); });
+  absl::Status saved = ToStatus([&] { return save(take); });
   if (saved.ok()) return written;
   DeleteUpload(written);
   return saved;
