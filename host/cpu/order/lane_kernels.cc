@@ -92,7 +92,8 @@ struct SortedLanes {
   using T = hn::TFromD<D>;
   static constexpr size_t kLanes = HWY_MIN(hn::MaxLanes(D()), kGroupLanes);
 
-  HWY_INLINE SortedLanes() {}  // GCC would make it without the target's instructions
+  // GCC would make it without the target's instructions.
+  HWY_INLINE SortedLanes() {}  // NOLINT(modernize-use-equals-default)
 
   // Sorts the lanes from `first_lane` on.
   HWY_INLINE void Sort(const Planes<T>& planes, size_t first_lane) {
