@@ -1,19 +1,11 @@
 #include "service/models/model_registry.h"
 
-#include <random>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "host/base/status_macros.h"
 #include "service/base/log.h"
 
 namespace sparseagg::service {
 namespace {
-
-std::string RandomModelId() {
-  std::random_device random;  // allow(randomness): ids of two runs must differ
-  return absl::StrFormat("m-%08x%08x", random(), random());
-}
 
 // Sets keep_versions by the stream, if there is one.
 absl::Status ResolveKeepVersions(const Stream* stream, ModelSpec& spec) {
@@ -29,7 +21,7 @@ absl::Status ResolveKeepVersions(const Stream* stream, ModelSpec& spec) {
 
 absl::StatusOr<std::shared_ptr<ServedModel>> ModelRegistry::Create(ModelConfig config) {
   if (rounds_.draining()) return absl::UnavailableError("the server is shutting down and takes no new models");
-  if (config.id.empty()) config.id = RandomModelId();
+  if (config.id.empty()) config.id = RandomId("m-");
   Name name(config.tenant, config.id);
   MutexLock create(&create_mu_);
   if (auto found = Find(name.first, name.second); found.ok()) {

@@ -19,12 +19,6 @@ namespace {
 
 absl::Status DrainingError() { return absl::UnavailableError("the server is shutting down and takes no new rounds"); }
 
-// Returns: an id that no other round has, in this run of the server or in another.
-std::string RandomId() {
-  std::random_device random;  // allow(randomness): ids of two runs must differ
-  return absl::StrFormat("r-%08x%08x", random(), random());
-}
-
 // Returns: the key of a round in Table::names. Neither part contains a slash.
 std::string KeyOf(absl::string_view tenant, absl::string_view id) { return absl::StrCat(tenant, "/", id); }
 
@@ -53,6 +47,11 @@ absl::string_view StreamOfVersion(absl::string_view id) {
 }
 
 }  // namespace
+
+std::string RandomId(absl::string_view prefix) {
+  std::random_device random;  // allow(randomness): ids of two runs must differ
+  return absl::StrFormat("%s%08x%08x", prefix, random(), random());
+}
 
 struct Registry::Table {
   using Place = std::pair<std::string, uint64_t>;  // tenant and sequence
@@ -127,7 +126,7 @@ absl::StatusOr<std::shared_ptr<Round>> Registry::Create(RoundConfig config) {
   {
     MutexLock lock(&table_->mu);
     if (table_->draining) return DrainingError();
-    if (config.id.empty()) config.id = RandomId();
+    if (config.id.empty()) config.id = RandomId("r-");
     ASSIGN_OR_RETURN(std::shared_ptr<Round> existing, table_->FindSameLocked(config));
     if (existing != nullptr) return existing;
     sequence = table_->next_sequence++;

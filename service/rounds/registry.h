@@ -20,6 +20,9 @@
 
 namespace sparseagg::service {
 
+// Returns: the prefix and 16 random hex digits: an id that nothing else has, in this run of the server or in another.
+std::string RandomId(absl::string_view prefix);
+
 // All rounds of a server but those of one-shot calls. Each tenant has names of its own: a caller finds no round of
 // another tenant, and cannot learn from an error whether there is one. A round that has ended leaves by itself after
 // its result_ttl.

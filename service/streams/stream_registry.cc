@@ -1,20 +1,12 @@
 #include "service/streams/stream_registry.h"
 
-#include <random>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "host/base/status_macros.h"
 #include "service/base/log.h"
 
 namespace sparseagg::service {
 namespace {
-
-std::string RandomId() {
-  std::random_device random;  // allow(randomness): ids of two runs must differ
-  return absl::StrFormat("s-%08x%08x", random(), random());
-}
 
 absl::Status NoStreamError(absl::string_view id) { return absl::NotFoundError(absl::StrCat("no stream '", id, "'")); }
 
@@ -22,7 +14,7 @@ absl::Status NoStreamError(absl::string_view id) { return absl::NotFoundError(ab
 
 absl::StatusOr<std::shared_ptr<Stream>> StreamRegistry::Create(StreamConfig config) {
   if (config.staleness_weights.empty()) config.staleness_weights = {1.0};
-  if (config.round.id.empty()) config.round.id = RandomId();
+  if (config.round.id.empty()) config.round.id = RandomId("s-");
   RETURN_IF_ERROR(config.Check());
   Name name(config.round.tenant, config.round.id);
   MutexLock create(&create_mu_);

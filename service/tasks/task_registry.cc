@@ -1,12 +1,11 @@
 #include "service/tasks/task_registry.h"
 
 #include <algorithm>
-#include <random>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "host/base/status_macros.h"
+#include "service/rounds/registry.h"
 #include "service/tasks/task_tenant.h"
 
 namespace sparseagg::service {
@@ -18,18 +17,13 @@ constexpr int kMaxListed = 10'000;
 // A task in a list, without its texts.
 constexpr uint64_t kListedBytes = 200;
 
-std::string RandomPart() {
-  std::random_device random;  // allow(randomness): ids of two runs must differ
-  return absl::StrFormat("%08x%08x", random(), random());
-}
-
 absl::Status NoTaskError(absl::string_view id) { return absl::NotFoundError(absl::StrCat("no task '", id, "'")); }
 
 }  // namespace
 
 TaskRegistry::TaskRegistry(const TaskServices& services)
     : services_(services),
-      run_(RandomPart()),
+      run_(RandomId("")),
       journal_(services.store),
       reservation_(&services.budget, /*keeps_submissions=*/false) {}
 
