@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 import sparseagg as sa
-import torch
-from sparseagg.torch import FetchedEmbedding
+
+torch = pytest.importorskip("torch")
+FetchedEmbedding = pytest.importorskip("sparseagg.torch").FetchedEmbedding
 
 SEED = 61
 NAMES = (f"torch-{at}" for at in itertools.count())
