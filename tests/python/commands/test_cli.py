@@ -35,19 +35,29 @@ def test_cli_round_from_create_to_result(run, tmp_path):
     spec, update, merged = tmp_path / "spec.json", tmp_path / "update.npz", tmp_path / "merged.npz"
     spec.write_text(json.dumps(SPEC))
     np.savez(update, **{"emb.weight.keys": np.array([3, 1]), "emb.weight.values": np.array([[1.0, 2.0], [3.0, 4.0]])})
+    spoiled = tmp_path / "spoiled.npz"
+    np.savez(spoiled, **{"emb.weight.keys": np.array([3]), "emb.weight.values": np.array([[np.nan, 2.0]])})
 
     round_id = run("rounds", "create", str(spec), "--id", "from-cli").strip()
     assert round_id == "from-cli"
     assert run("submit", round_id, "a", str(update)).startswith("2 tuples, 24 bytes\n")
     assert "counts once" in run("submit", round_id, "a", str(update))
-    assert any(line.split()[:4] == ["from-cli", "open", "1", "2"] for line in run("rounds", "list").splitlines())
+    assert "not finite" in run("submit", round_id, "b", str(spoiled), status=1)
+    assert any(line.split()[:5] == ["from-cli", "open", "1", "1", "2"] for line in run("rounds", "list").splitlines())
     assert run("rounds", "close", round_id) == "emb.weight: 2 rows, sparse\n"
-    shown = run("rounds", "show", round_id)
-    assert "done" in shown
-    stages = re.findall(r"^ *(?:timeline +)?(\w+) +busy +[\d.]+ ms +wait +[\d.]+ ms +[\d.]+ MB$", shown, re.MULTILINE)
-    assert stages == ["receive", "decode", "prepare", "merge", "encode"]
-    assert re.search(r"^timeline +open [\d.]+ ms, finish [\d.]+ ms, longest \w+$", shown, re.MULTILINE)
-    assert re.search(r"emb.weight: 2 rows, sparse; \w+ 100 % of 2 tuples \(expected", shown)
+    facts, sizes, stages, tensors, refusals = run("rounds", "show", round_id).split("\n\n")
+    assert re.search(r"^state +done$", facts, re.MULTILINE)
+    assert re.search(r"^timeline +open [\d.]+ ms, finish [\d.]+ ms, longest \w+$", facts, re.MULTILINE)
+    assert [line.split() for line in sizes.splitlines()] == [
+        ["SUBMISSIONS", "REFUSED", "TUPLES", "MB"],
+        ["1", "1", "2", "0.0"],
+    ]
+    assert [line.split()[0] for line in stages.splitlines()] == [
+        "STAGE", "receive", "decode", "prepare", "merge", "encode",
+    ]  # fmt: skip
+    assert len({len(line) for line in stages.splitlines()}) == 1  # numbers end below each other
+    assert re.search(r"^emb.weight +2  sparse  \w+ 100 % of 2 tuples \(expected", tensors, re.MULTILINE)
+    assert re.search(r"^b +\d{4}-\d\d-\d\d \S+ UTC  INVALID_ARGUMENT  ", refusals, re.MULTILINE)
     run("result", round_id, "-o", str(merged))
     with np.load(merged) as file:
         assert file["emb.weight.keys"].tolist() == [1, 3]

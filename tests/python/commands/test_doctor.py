@@ -10,7 +10,8 @@ import sys
 
 import pytest
 import sparseagg as sa
-from real_server import server_binary
+from http_calls import LOCAL
+from real_server import ServerProcess, server_binary
 from sparseagg._internal.base import extension
 from sparseagg._internal.commands import doctor
 from sparseagg._internal.commands.cli import main
@@ -129,8 +130,8 @@ def nothing(*_) -> None:
         (driver("echo 'NVIDIA H100, 81559 MiB, 550.54'"), "GPU", "ok", "NVIDIA H100, 81559 MiB, 550.54"),
         (driver("echo 'Failed to initialize NVML'; exit 9"), "GPU", "note", "Failed to initialize NVML"),
         (driver("exec /bin/sleep 60"), "GPU", "note", "timed out"),
-        (open_files(20_128), "open files", "ok", ""),
-        (open_files(20_127), "open files", "note", "9999 connections"),
+        (open_files(22_131), "open files", "ok", ""),
+        (open_files(22_130), "open files", "note", "9999 connections of gRPC and 1000 of HTTP"),
         (open_files(100), "open files", "note", "0 connections"),
         (nothing, "memory", "ok", "1.0 GiB"),
         (memory((256 << 20) - 1), "memory", "note", ""),
@@ -144,6 +145,17 @@ def test_doctor_says_what_it_finds(monkeypatch, tmp_path, prepare, name, state, 
     found = finding(name)
     assert found.state == state
     assert text in f"{found.found} {found.advice}"
+
+
+@pytest.mark.parametrize("hard", [600, 1000, 9_999])
+def test_doctor_counts_the_connections_as_a_server_does(monkeypatch, tmp_path, binary, hard):
+    monkeypatch.setenv("SPARSEAGG_SERVER", write_program(tmp_path / "server", f'ulimit -n {hard}; exec {binary} "$@"'))
+    server = ServerProcess(tmp_path / "log", *LOCAL, "--metrics-address", "none")
+    with sa.Client(server.address) as client:
+        connections = client.server_info().limits.max_connections
+    assert server.stop() == 0
+    open_files(hard)(monkeypatch, tmp_path)
+    assert f"a server takes {connections} connections" in finding("open files").advice
 
 
 def test_doctor_asks_the_server_program_for_its_version(monkeypatch, binary):

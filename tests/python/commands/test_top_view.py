@@ -68,12 +68,20 @@ def drawn(address, now, before=None, *, width=200, words="", height=None, **opti
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize(("width", "lost"), [(100, []), (80, ["LONGEST"]), (60, ["UPLOADS", "TUPLES/S", "LONGEST"])])
+@pytest.mark.parametrize(
+    ("width", "lost"), [(100, []), (80, ["TUPLES/S", "LONGEST"]), (60, ["UPLOADS", "TUPLES", "TUPLES/S", "LONGEST"])]
+)
 def test_view_fits_a_narrow_terminal(seen, width, lost):
     (info,) = seen.rounds
     full = [
         changed(
-            info, 123_456_789, 999_999, name="rounds/" + "long-" * 20 + "end", state="finalizing", num_uploads=10_000
+            info,
+            123_456_789,
+            999_999,
+            name="rounds/" + "long-" * 20 + "end",
+            state="finalizing",
+            num_uploads=10_000,
+            num_refused=77,
         ),
         changed(info, 999_900, 1_234_567_890, state="cancelled", num_submissions=1_000_000),
     ]
@@ -81,10 +89,10 @@ def test_view_fits_a_narrow_terminal(seen, width, lost):
     now = dataclasses.replace(seen, at=1.5, rounds=tuple(full))
     lines = drawn("address", now, before, width=width, height=24).splitlines()
     assert max(map(len, lines)) <= width
-    heads = ["ROUND", "STATE", "SUBMITTED", "UPLOADS", "TUPLES", "BYTES", "BYTES/S", "TUPLES/S", "LONGEST"]
+    heads = ["ROUND", "STATE", "SUBMITTED", "REFUSED", "UPLOADS", "TUPLES", "BYTES", "BYTES/S", "TUPLES/S", "LONGEST"]
     titles, first, second = lines[-3:]
     assert titles.split() == [head for head in heads if head not in lost]
-    cells = ["long-", "finalizing", "1", "10000", "1.0 M", "123 MB", "247 MB", "2.0 M", "[a-z]+"]
+    cells = ["long-", "finalizing", "1", "77", "10000", "1.0 M", "123 MB", "247 MB", "2.0 M", "[a-z]+"]
     kept = [cell for head, cell in zip(heads, cells) if head not in lost]
     assert re.fullmatch(r"long-[-long]*…[-long]*ng-end " + " +".join(kept[1:]) + " *", first)
     assert re.search(r" cancelled +1000000 ", second)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 _MOST_SHOWN = 5
@@ -11,10 +12,10 @@ _MOST_SHOWN = 5
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Returns a table in HTML; whatever text the cells have is shown as it is. Columns of numbers are on the right.
 
-    A column is of numbers if its first cell is one, or ends with "%".
+    A column is of numbers if its first cell is one; behind the first column, which names the rows, also a text of one.
     """
     rows = list(rows)
-    sides = ["left" if isinstance(cell, str) and not cell.endswith("%") else "right" for cell in (rows or [heads])[0]]
+    sides = _sides(heads, rows)
     made = [
         "<tr>"
         + "".join(
@@ -25,6 +26,27 @@ def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         for kind, cells in [("th", heads), *(("td", row) for row in rows)]
     ]
     return "<table>" + "".join(made) + "</table>"
+
+
+def plain_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Returns the lines of a table in plain text, with columns of numbers on the right as in ``html_table``."""
+    rows = list(rows)
+    sides = _sides(heads, rows)
+    lines = [[plain(str(cell)) for cell in row] for row in ([head.upper() for head in heads], *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return [
+        "  ".join(
+            cell.ljust(width) if side == "left" else cell.rjust(width) for cell, width, side in zip(line, widths, sides)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def _sides(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    return [
+        "left" if isinstance(cell, str) and (i == 0 or not re.fullmatch(r"-?[\d.,]+ ?%?", cell)) else "right"
+        for i, cell in enumerate((rows or [heads])[0])
+    ]
 
 
 def plain(text: str, keep: str = "") -> str:

@@ -44,9 +44,11 @@ _PROGRAMS = (
 )
 _LOADER_STATUSES = (126, 127)  # the shell's or the loader's: the program did not run
 _MIN_SERVER_BYTES = 256 << 20  # of the server's --memory-limit
-_SERVER_CONNECTIONS = 10_000  # default of the server's --max-connections
+# The open files of a server with its default flags, which counts as FitToFiles in service/net/listener.cc does.
+_SERVER_CONNECTIONS = 10_000  # --max-connections
+_HTTP_CONNECTIONS = 1000  # --max-http-connections, at most a quarter of all
 _FILES_PER_CONNECTION = 2
-_OTHER_FILES = 128
+_OTHER_FILES = 3 + 128  # open at its start, and left to files and gRPC
 _MARKS = {"ok": "ok", "note": "note", "wrong": "WRONG"}
 
 
@@ -265,15 +267,17 @@ def _open_files() -> Finding:
     if hard == resource.RLIM_INFINITY:
         return Finding("open files", f"{soft}; a server raises it without limit")
     found = f"{soft}; a server raises it to {hard}"
-    wanted = _FILES_PER_CONNECTION * _SERVER_CONNECTIONS + _OTHER_FILES
+    wanted = _FILES_PER_CONNECTION * (_SERVER_CONNECTIONS + _HTTP_CONNECTIONS) + _OTHER_FILES
     if hard >= wanted:
         return Finding("open files", found)
-    connections = max(0, (hard - _OTHER_FILES) // _FILES_PER_CONNECTION)
+    most = max(0, (hard - _OTHER_FILES) // _FILES_PER_CONNECTION)
+    http = min(_HTTP_CONNECTIONS, most // 4)
     return Finding(
         "open files",
         found,
         "note",
-        f"a server takes {connections} connections; for {_SERVER_CONNECTIONS}, raise the hard limit to {wanted}",
+        f"a server takes {most - http} connections of gRPC and {http} of HTTP; for {_SERVER_CONNECTIONS} and "
+        f"{_HTTP_CONNECTIONS}, raise the hard limit to {wanted}",
     )
 
 

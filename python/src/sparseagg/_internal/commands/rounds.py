@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import datetime
 import json
 import os
 import pathlib
@@ -17,9 +17,10 @@ from google.protobuf import json_format
 from sparseagg import certificates
 from sparseagg._internal.base.arguments import did_you_mean, shown
 from sparseagg._internal.base.state_files import replaced
+from sparseagg._internal.base.text import plain_table
 from sparseagg._internal.commands import npz
 from sparseagg._internal.commands.parser import Parser, add_command, client_of, put, put_json, time_left
-from sparseagg._internal.results.info import TensorSummary, Timeline, raise_if_failed
+from sparseagg._internal.results.info import RoundInfo, raise_if_failed
 from sparseagg._internal.spec.round_spec import RoundSpec
 from sparseagg._internal.wire.columns import NARROW
 from sparseagg._internal.wire.encode import ENCODINGS
@@ -163,17 +164,14 @@ def add_arguments(parser: Parser, at_server: argparse.ArgumentParser) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     with client_of(arguments) as client:
-        if arguments.json:
-            put_json([found.info for found in client.list_rounds()])
-            return 0
-        put(f"{'ID':34} {'STATE':11} {'SUBMISSIONS':>11} {'TUPLES':>12} {'MB':>9}  TENSORS")
-        for found in client.list_rounds():
-            info = found.info
-            tensors = ", ".join(tensor.name for tensor in info.spec.tensors)
-            put(
-                f"{found.name.partition('/')[2]:34} {info.state:11} {info.num_submissions:11} {info.num_tuples:12} "
-                f"{info.num_bytes / 1e6:9.1f}  {tensors}"
-            )
+        infos = [found.info for found in client.list_rounds()]
+    if arguments.json:
+        put_json(infos)
+        return 0
+    rows = [
+        (_id(info), info.state, *_sizes(info), ", ".join(each.name for each in info.spec.tensors)) for info in infos
+    ]
+    put(*plain_table(("id", "state", *_SIZE_HEADS, "tensors"), rows))
     return 0
 
 
@@ -190,35 +188,48 @@ def _show(arguments: argparse.Namespace) -> int:
     if arguments.json:
         put_json(info)
         return 0
-    for field in dataclasses.fields(info):
-        value = getattr(info, field.name)
-        if field.name == "timeline":
-            lines = _timeline(value)
-        elif field.name == "results":
-            lines = [_summary(tensor) for tensor in value] or [""]
-        elif field.name == "spec":
-            lines = [json_format.MessageToJson(value._to_proto(), indent=None)]
-        else:
-            lines = [str(value)]
-        put(f"{field.name:16} {lines[0]}", *(f"{'':16} {line}" for line in lines[1:]))
+    facts = {
+        "round": _id(info),
+        "state": f"{info.state}: {info.state_reason}" if info.state_reason else info.state,
+        "engine": info.engine,
+        "uploads": f"{info.num_uploads} under way",
+        **{name: _time(at) for name in ("create", "close", "end", "expire") if (at := getattr(info, f"{name}_time"))},
+        "timeline": f"open {_ms(info.timeline.open)} ms, finish {_ms(info.timeline.finish)} ms, longest "
+        f"{info.timeline.longest}",
+        **({"clip": str(info.clip)} if info.clip is not None else {}),
+        **({"release_id": info.release_id.hex()} if info.release_id else {}),
+        "spec": json_format.MessageToJson(info.spec._to_proto(), indent=None),
+    }
+    put(*(f"{name:10}  {value}" for name, value in facts.items()), "")
+    put(*plain_table(_SIZE_HEADS, [_sizes(info)]), "")
+    stages = [(each.stage, _ms(each.busy), _ms(each.wait), f"{each.bytes / 1e6:.3f}") for each in info.timeline.stages]
+    put(*plain_table(("stage", "busy ms", "wait ms", "mb"), stages))
+    if info.results:
+        results = [(each.name, each.num_keys, each.layout, each.plan) for each in info.results]
+        put("", *plain_table(("tensor", "rows", "layout", "plan"), results))
+    if info.recent_refusals:
+        refusals = [(each.client_id, _time(each.time), each.code, each.reason) for each in info.recent_refusals]
+        put("", *plain_table(("refused client", "time", "code", "reason"), refusals))
     return 0
 
 
-def _summary(tensor: TensorSummary) -> str:
-    plan = f"; {tensor.plan}" if tensor.plan else ""
-    return f"{tensor.name}: {tensor.num_keys} rows, {tensor.layout}{plan}"
+def _id(info: RoundInfo) -> str:
+    return info.name.partition("/")[2]
 
 
-def _timeline(timeline: Timeline) -> list[str]:
-    """Returns a line of wall times, and a line for each stage."""
-    return [
-        f"open {timeline.open * 1e3:.1f} ms, finish {timeline.finish * 1e3:.1f} ms, longest {timeline.longest}",
-        *(
-            f"{spent.stage:8} busy {spent.busy * 1e3:10.1f} ms  wait {spent.wait * 1e3:10.1f} ms  "
-            f"{spent.bytes / 1e6:10.3f} MB"
-            for spent in timeline.stages
-        ),
-    ]
+_SIZE_HEADS = ("submissions", "refused", "tuples", "mb")
+
+
+def _sizes(info: RoundInfo) -> tuple[int | str, ...]:
+    return info.num_submissions, info.num_refused, info.num_tuples, f"{info.num_bytes / 1e6:.1f}"
+
+
+def _time(at: datetime.datetime | None) -> str:
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f}"
 
 
 def _close(arguments: argparse.Namespace) -> int:

@@ -223,6 +223,7 @@ class _Column(NamedTuple):
 _ROUND_COLUMNS = (
     _Column("STATE", 10, 0, lambda info, _: info.state),
     _Column("SUBMITTED", 9, 0, lambda info, _: str(info.num_submissions)),
+    _Column("REFUSED", 7, 1, lambda info, _: str(info.num_refused)),
     _Column("UPLOADS", 7, 4, lambda info, _: str(info.num_uploads)),
     _Column("TUPLES", 7, 3, lambda info, _: decimal(info.num_tuples)),
     _Column("BYTES", 7, 0, lambda info, _: decimal(_received(info), "B")),
@@ -234,6 +235,7 @@ _STREAM_COLUMNS = (
     _Column("VERSION", 7, 0, lambda info, _: str(info.version)),
     _Column("BUFFERED", 12, 0, lambda info, _: f"{info.num_buffered} of {info.buffer}"),
     _Column("COMMITS", 7, 2, lambda info, _: decimal(info.num_commits)),
+    _Column("REFUSED", 7, 1, lambda info, _: str(info.num_refused)),
     _Column("COMMITS/S", 9, 1, lambda info, per_second: per_second.text(info, operator.attrgetter("num_commits"))),
     _Column("STALENESS", 9, 4, lambda info, _: _staleness(info)[0]),
     _Column("MOST", 4, 5, lambda info, _: _staleness(info)[1]),
