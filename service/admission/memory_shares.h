@@ -98,7 +98,6 @@ class HostLimit {
 
   CountLimit& all() { return all_; }
   uint64_t limit() const { return all_.limit(); }
-  uint64_t host_limit() const { return host_limit_; }
 
  private:
   CountLimit all_;

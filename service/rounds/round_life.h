@@ -94,7 +94,6 @@ class RoundLife {
   bool is_committing() const { return num_committing_ > 0; }
   // Returns: true once: when the round is closed and no commit runs.
   bool TryStartFinish();
-  bool has_started_finish() const { return finish_started_; }
 
   // What the store is to keep: of the next state, which a close or cancel makes at `now`; of the present one.
   StateRecord NextRecord(StateRecord::Name name, absl::string_view reason, absl::Time now) const;
