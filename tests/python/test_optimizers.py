@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import pickle
 
@@ -128,22 +129,66 @@ def test_a_model_gets_kind_and_options_and_refuses_the_dense_form() -> None:
         FedYogi(dense=True)._to_proto()
 
 
+def through_a_file(optimizer, make):
+    file = io.BytesIO()
+    np.savez(file, **optimizer.state_dict())
+    file.seek(0)
+    other = make()
+    with np.load(file, allow_pickle=False) as state:
+        other.load_state_dict(state)
+    return other
+
+
+COPIES = {"pickle": lambda optimizer, make: pickle.loads(pickle.dumps(optimizer)), "file": through_a_file}
+
+
+@pytest.mark.parametrize("copy", COPIES)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_pickled_state_continues_with_the_same_bits(kind: str, dtype: type) -> None:
+def test_saved_state_continues_with_the_same_bits(kind: str, dtype: type, copy: str) -> None:
     one, other = np.ones((2, NUM_ROWS, WIDTH), dtype)
-    optimizer = resumed = OPTIMIZERS[kind]()
+    optimizer, resumed = OPTIMIZERS[kind](), OPTIMIZERS[kind]()
     for keys, rows in random_deltas(4):
-        optimizer.step("v", one, merged(keys, rows))
-        resumed = pickle.loads(pickle.dumps(resumed if resumed is not optimizer else OPTIMIZERS[kind]()))
-        resumed.step("v", other, merged(keys, rows))
+        for name in ("v", "a:m"):
+            optimizer.step(name, one, merged(keys, rows))
+        resumed = COPIES[copy](resumed, OPTIMIZERS[kind])
+        for name in ("v", "a:m"):
+            resumed.step(name, other, merged(keys, rows))
     assert one.tobytes() == other.tobytes()
 
 
-def test_pickle_has_the_touched_rows_only() -> None:
-    optimizer, table = FedAdam(), np.zeros((100_000, 64), np.float32)
-    optimizer.step("v", table, (np.array([7, 99_999]), np.ones((2, 64), np.float32)))
+def test_saved_state_has_the_touched_rows_only_and_the_signs_of_zeros() -> None:
+    optimizer, table = FedAvgM(momentum=0.5), np.zeros((100_000, 64), np.float32)
+    optimizer.step("v", table, (np.array([7, 99_999]), np.full((2, 64), -1e-45, np.float32)))
+    optimizer.step("v", table, (np.array([7, 99_999]), np.full((2, 64), -0.0, np.float32)))  # m is -0.0 now
+    state = optimizer.state_dict()
+    assert state["v:m:keys"].tolist() == [7, 99_999]
+    assert np.signbit(state["v:m:rows"]).all()
+    assert not state["v:m:rows"].any()
     assert len(pickle.dumps(optimizer)) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"kind": np.array("FedYogi")}, "the state is of FedYogi, and cannot be loaded into FedAdam"),
+        ({"kind": None}, "the state is of no optimiser, and"),
+        ({"v:v:rows": None}, "incomplete or damaged: 'v:v:rows'"),
+        ({"v:m:rows": np.zeros((1, WIDTH))}, r"'v' has m of float64 and shape \(1, 3\) at 2 keys"),
+        ({"v:m:rows": np.array([["x"] * WIDTH] * 2)}, "'v' has m of <U1"),
+        ({"v:m:keys": np.array([1, 9])}, r"'v': key 9 at position 1 is not in \[0, 9\)"),
+        ({"v:m:num_rows": np.array(-1)}, "key 1 at position 0"),
+        ({"v:powers": np.array([0.5])}, "incomplete or damaged"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, text: str) -> None:
+    optimizer = FedAdam()
+    optimizer.step("v", np.zeros((NUM_ROWS, WIDTH)), (np.array([1, 2]), ROWS))
+    before = pickle.dumps(optimizer)
+    state = {name: array for name, array in {**optimizer.state_dict(), **change}.items() if array is not None}
+    with pytest.raises(sa.InvalidArgumentError, match=text):
+        optimizer.load_state_dict(state)
+    assert pickle.dumps(optimizer) == before
 
 
 def test_blocks_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:

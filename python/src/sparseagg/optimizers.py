@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -51,26 +52,12 @@ class _TensorState:
     powers: tuple[float, float] | None  # of beta_1 and beta_2, after the steps so far
     slots: Slots  # m and v by name, of shape (num_rows, row_width); rows never touched are zeros, which take no memory
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leaves out rows of zeros."""
-        packed = {}
-        for name, table in self.slots.items():
-            keys = np.flatnonzero(table.any(axis=1))
-            packed[name] = (table.shape, keys, table[keys])
-        return {"powers": self.powers, "packed": packed}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.powers, self.slots = state["powers"], {}
-        for name, (shape, keys, rows) in state["packed"].items():
-            self.slots[name] = np.zeros(shape, rows.dtype)
-            self.slots[name][keys] = rows
-
 
 class RowOptimizer:
     """A server optimiser, with its state for any number of tensors.
 
-    Pickles; a copy continues with the same bits. Not thread-safe. Deterministic. Takes steps where the installation has
-    the engine; a model on a server needs none.
+    Pickles, and saves its state in arrays (``state_dict``); a copy continues with the same bits. Not thread-safe.
+    Deterministic. Takes steps where the installation has the engine; a model on a server needs none.
 
     Args:
         learning_rate: of the server.
@@ -148,6 +135,46 @@ class RowOptimizer:
         self._check_width(name, num_rows * rows.shape[1], rows.shape[1])
         step = self._begin_step(name, (num_rows, rows.shape[1]), rows.dtype)
         return step.move(keys, rows, delta, alpha)
+
+    def state_dict(self) -> dict[str, Array]:
+        """Returns a copy of the state as arrays by name, which ``numpy.savez(file, **state)`` writes.
+
+        "kind" is the name of the class. A tensor has "NAME:powers", those of beta_1 and beta_2, and, for its m and v,
+        "NAME:m:keys" and "NAME:m:rows": the rows that are not 0, of "NAME:m:num_rows".
+        """
+        state = {"kind": np.array(type(self).__name__)}
+        for name, of_tensor in self._states.items():
+            state[f"{name}:powers"] = np.array(of_tensor.powers)
+            for slot, table in of_tensor.slots.items():
+                keys = np.flatnonzero(table.view(f"u{table.itemsize}").any(axis=1))  # -0.0 is not 0
+                parts = {"keys": keys, "rows": table[keys], "num_rows": np.array(len(table))}
+                state.update({f"{name}:{slot}:{part}": array for part, array in parts.items()})
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes a state in the place of its own. With the same arguments, steps then have the same bits.
+
+        Args:
+            state: of ``state_dict``, or a file of it as ``numpy.load`` opens it (which needs no ``allow_pickle``).
+
+        Raises:
+            InvalidArgumentError: it is no state of an optimiser of this class. Nothing has changed.
+        """
+        kind = str(state["kind"]) if "kind" in state else "no optimiser"
+        if kind != type(self).__name__:
+            raise InvalidArgumentError(f"the state is of {kind}, and cannot be loaded into {type(self).__name__}")
+        names = [name for name, _, part in (key.rpartition(":") for key in state) if part == "powers"]
+        try:
+            self._states = {name: _loaded(state, name) for name in names}
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"the state of {kind} is incomplete or damaged: {error}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_states": self.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.load_state_dict(state["_states"])
 
     def _to_proto(self) -> models_pb2.OptimizerSpec:
         """Returns the optimizer of a model. Raises ``InvalidArgumentError`` if this one is dense."""
@@ -300,6 +327,22 @@ class FedYogi(_Adaptive):
         **options: bool,
     ) -> None:
         super().__init__(learning_rate, beta_1, beta_2, tau, options)
+
+
+def _loaded(state: Mapping[str, Any], name: str) -> _TensorState:
+    """Returns the state of a tensor. Raises ``KeyError``, ``TypeError`` or ``ValueError`` if it is not complete."""
+    beta_1, beta_2 = (float(power) for power in state[f"{name}:powers"])
+    slots: Slots = {}
+    for slot in ("m", "v"):
+        if f"{name}:{slot}:keys" not in state:
+            continue
+        keys, rows, num_rows = (np.asarray(state[f"{name}:{slot}:{part}"]) for part in ("keys", "rows", "num_rows"))
+        keys = _checked_keys(name, keys, int(num_rows))
+        if rows.dtype not in (np.float32, np.float64) or rows.ndim != 2 or len(rows) != len(keys):
+            raise ValueError(f"tensor {name!r} has {slot} of {rows.dtype} and shape {rows.shape} at {len(keys)} keys")
+        slots[slot] = np.zeros((int(num_rows), rows.shape[1]), rows.dtype)
+        slots[slot][keys] = rows
+    return _TensorState((beta_1, beta_2), slots)
 
 
 def _checked(what: str, value: Any, below: float = np.inf) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import pathlib
 from collections.abc import Iterator
 
@@ -117,3 +118,46 @@ def test_buffered_versions(link: SuperLink, tmp_path: pathlib.Path) -> None:
     np.testing.assert_array_equal(models[0], jobs.initial_model()["embedding.weight"])
     for before, after in zip(models, models[1:]):
         assert 0 < (before != after).any(axis=1).sum() <= NODES * jobs.TOUCHED
+
+
+RESUMED_SERVER = """
+import os
+import signal
+
+import jobs
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import ServerApp
+from sparseagg.flower import SparseFedAdam
+
+app = ServerApp()
+file = {file!r}
+
+@app.main()
+def main(grid, context):
+    record = ArrayRecord({{name: Array(array) for name, array in jobs.initial_model().items()}})
+    strategy = SparseFedAdam(sparse=["embedding.weight"], fraction_evaluate=0.0)
+    if os.path.exists(file):
+        strategy.load(file)
+
+    def keep(server_round, arrays):
+        strategy.save(file)
+        if server_round == {killed}:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    strategy.start(grid, record, 3, 120, evaluate_fn=keep)
+"""
+
+
+def test_a_killed_run_ends_with_the_bits_of_a_whole_one(link: SuperLink, tmp_path: pathlib.Path) -> None:
+    hashes = []
+    for name, kills in {"whole": [None], "killed": [2, None]}.items():
+        file = tmp_path / f"{name}.npz"
+        for killed in kills:  # each in a process of its own
+            log = link.run(RESUMED_SERVER.format(file=str(file), killed=killed), CLIENT)
+            assert ("Strategy execution finished" in log) == (killed is None)
+        with np.load(file) as state:
+            assert state["round"] == 3
+            content = b"".join(key.encode() + state[key].tobytes() for key in sorted(state))
+        hashes.append(hashlib.sha256(content).hexdigest())
+        print(f"{name}: {hashes[-1]}")
+    assert hashes[0] == hashes[1]

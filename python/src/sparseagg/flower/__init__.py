@@ -11,6 +11,7 @@ With ``SparseFedAvg(server="host:port")`` clients upload to a sparseagg server w
 ``sparseagg.flower.legacy`` is for strategies of ``flwr.server.strategy``.
 """
 
+from sparseagg.flower.checkpoint import Checkpointed
 from sparseagg.flower.fedbuff import SparseFedBuff
 from sparseagg.flower.mod import sparse_mod
 from sparseagg.flower.strategies import (
@@ -26,6 +27,7 @@ from sparseagg.flower.strategies import (
 from sparseagg.flower.strategy import SparseFedAvg, SparseMixin
 
 __all__ = [
+    "Checkpointed",
     "SparseFedAdagrad",
     "SparseFedAdam",
     "SparseFedAvg",

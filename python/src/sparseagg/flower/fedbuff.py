@@ -22,6 +22,7 @@ from sparseagg._internal.base.types import Op
 from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.spec.round_spec import is_weighted
 from sparseagg._internal.updates.contributors import naming_client
+from sparseagg.flower.checkpoint import Checkpointed
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import difference_to, stepped, tensor_spec
 from sparseagg.flower.model import (
@@ -51,7 +52,7 @@ class _Sent:
     again: bool  # whether it repeats, with the whole model, a message whose node had lost its copy
 
 
-class SparseFedBuff:
+class SparseFedBuff(Checkpointed):
     """An asynchronous strategy: a stream merges the updates of clients that are always busy.
 
         strategy = SparseFedBuff(sparse=["embedding.weight"], concurrency=32, buffer=8)
@@ -126,6 +127,7 @@ class SparseFedBuff:
                 f"optimizer; got {model!r}"
             )
         self._served, self._rows_down = model, rows_down
+        self._model: Model | None = None
         self._buffer = 1 if model else checked_integer("buffer must be 1 or more", buffer, 1, 1 << 32)
         self._min_nodes = checked_integer("min_nodes must be 1 or more", min_nodes, 1, 1 << 32)
         self._evaluate_nodes = checked_integer("evaluate_nodes must be 0 or more", evaluate_nodes, 0, 1 << 32)
@@ -156,7 +158,8 @@ class SparseFedBuff:
         """Runs until there are so many versions.
 
         After the end of a run, another one goes on with its stream, given ``stream_id`` and ``initial_version``: all
-        versions since then are applied first, and commits of the version that is being filled count.
+        versions since then are applied first, and commits of the version that is being filled count. After ``load``,
+        the two arguments are those of the state.
 
         Args:
             grid: Flower's.
@@ -167,8 +170,8 @@ class SparseFedBuff:
             train_config: for each message; "server-round" is added: the version that is being filled.
             evaluate_fn: of a version and its model; called with the initial version, too.
             initial_version: the version of the stream that ``initial_arrays`` are: 0 for the model that the stream
-                began with, or that of a model that ``evaluate_fn`` has kept. An optimizer must have the state of then.
-                None: the stream is new.
+                began with, or that of a model that ``evaluate_fn`` has kept. An optimizer must have the state of then,
+                as after ``load``. None: the stream is new.
             evaluate_config: as ``train_config``, for the clients that evaluate; its "server-round" is their version.
 
         Raises:
@@ -184,7 +187,8 @@ class SparseFedBuff:
             checked_integer("initial_version must be 0 or more", initial_version, 0, 1 << 62)
         timeout = checked_number("timeout must be a number of seconds, 0 or more", timeout)
         configs = {"train": dict(train_config or {}), "evaluate": dict(evaluate_config or {})}
-        run = _Run(self, grid, initial_arrays, timeout, configs, evaluate_fn, initial_version)
+        initial_version, arrays = self._begin(initial_arrays, initial_version)
+        run = _Run(self, grid, arrays, timeout, configs, evaluate_fn, initial_version)
         try:
             run.go_on_until(num_versions)
             run.await_evaluations()
@@ -462,6 +466,7 @@ class _Run:
             self._send(self._drawn(set(self._grid.get_node_ids()), self._strategy._evaluate_nodes), "evaluate")
 
     def _evaluate(self) -> None:
+        self._strategy._model, self._strategy._done = self.model, self.model.version
         if self._evaluate_fn is None:
             return
         record = ArrayRecord({name: Array(table.dense()) for name, table in self.model.tables.items()})

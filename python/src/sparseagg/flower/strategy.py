@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from logging import ERROR, INFO, WARNING
 from typing import Any
 
@@ -21,6 +22,7 @@ from sparseagg._internal.spec.of_model import Names
 from sparseagg._internal.updates.contributors import naming_client
 from sparseagg.cluster import ClusterClient
 from sparseagg.cluster.cluster import Rule, ServerArgument, server_client
+from sparseagg.flower.checkpoint import Checkpointed
 from sparseagg.flower.downlink import Downlink
 from sparseagg.flower.merge import Merge, ServedMerge, changed_rows
 from sparseagg.flower.model import (
@@ -65,7 +67,7 @@ _OTHER_FORM = (
 _PRIVATE = {"weighting": "uniform", "mean_divisor": "fixed"}  # what privacy needs
 
 
-class SparseMixin:
+class SparseMixin(Checkpointed):
     """Gives a strategy that is derived from ``FedAvg`` sparse updates, and a sparse way down.
 
         class SparseFedProx(SparseMixin, FedProx): ...
@@ -81,6 +83,9 @@ class SparseMixin:
     as an average over rounds: clients are sent the rows that differ.
 
     An update that is refused, or that comes too late, is reported like an error of its client; the others count.
+
+    ``save`` and ``load`` are for a run that was killed (``Checkpointed``). A strategy that takes steps of its own adds
+    its state to ``state_dict`` and ``load_state_dict``.
 
     Args:
         sparse: the tensors of which clients send rows: names, patterns such as "*.embedding.weight", or a function of
@@ -195,17 +200,68 @@ class SparseMixin:
         log(INFO, "\t│\t└── merged by %s, %s", self._op, where)
         super().summary()  # type: ignore[misc]
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
-        """Runs the rounds, as FedAvg does; replies are merged while other clients train."""
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Runs the rounds, as FedAvg does; replies are merged while other clients train. After ``load``, it goes on
+        with the model that was loaded, until there are ``num_rounds`` in all.
+        """
+        done, arrays = self._begin(initial_arrays, 0)
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            self._adopt(arrays)  # for state_dict
+            return evaluate_fn(server_round + done, arrays) if evaluate_fn else None
+
+        configs = train_config, evaluate_config, evaluate if evaluate_fn else None
         self._streams, self._warned = True, set()
         try:
-            return super().start(StreamingGrid(grid, self), initial_arrays, *args, **kwargs)  # type: ignore[misc]
+            with self._numbering(done):
+                result: Result = super().start(  # type: ignore[misc]
+                    StreamingGrid(grid, self), arrays, max(0, num_rounds - done), timeout, *configs
+                )
+            if done:
+                result.arrays = result.arrays or arrays
+                for metrics in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+                    setattr(result, metrics, {number + done: each for number, each in getattr(result, metrics).items()})
+            return result
         finally:
             self._streams = False
             self._cancel("the run has ended")
             if self._client is not None and self._client is not self._server:
                 self._client.close()
             self._client = None
+
+    @contextlib.contextmanager
+    def _numbering(self, done: int) -> Iterator[None]:
+        """Adds the rounds that are done to the numbers of rounds, which Flower's loop counts from 1."""
+
+        def renumbered(method: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda server_round, *args: method(server_round + done, *args)
+
+        # On the instance, before the methods of all its classes: an override reads the number, too.
+        names = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate") if done else ()
+        vars(self).update({name: renumbered(getattr(self, name)) for name in names})
+        try:
+            yield
+        finally:
+            for name in names:
+                del vars(self)[name]
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of ``Checkpointed``. Raises ``InvalidArgumentError`` for a strategy with a state of its own, too."""
+        if not _aggregates_like_fedavg(self) and type(self).state_dict is SparseMixin.state_dict:
+            raise sa.InvalidArgumentError(
+                f"{type(self).__name__} takes a step of its own, and may have a state: override state_dict and "
+                "load_state_dict, or use a strategy of sparseagg.flower, such as SparseFedAdam"
+            )
+        return super().state_dict()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -280,6 +336,7 @@ class SparseMixin:
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Finishes the merge of the replies, and takes the step. Updates of replies that are left out do not count."""
+        self._done = server_round
         given: dict[tuple[str, int], Message] = {}
         for reply in replies:  # which an override may have copied, sorted or filtered
             seen = reply if _key(reply) in self._taken else self.incoming(reply)
