@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,19 @@ def _openapi() -> str:
     """The description that a test compares with the server's, and where a reader's own server is by default."""
     description = json.loads((REPOSITORY / "docs/openapi.json").read_text(encoding="utf-8"))
     return json.dumps({**description, "servers": [{"url": "http://127.0.0.1:8003"}]})
+
+
+def on_config(config: Any) -> Any:
+    """Puts the version beside the site's name, and a link to where this clone is from, if that is on the web."""
+    version = re.search(r"project.sparseagg VERSION ([\d.]+)", (REPOSITORY / "CMakeLists.txt").read_text())
+    assert version is not None
+    config.site_name += f" {version[1]}"
+    origin = ["git", "config", "remote.origin.url"]
+    url = subprocess.run(origin, cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout.strip()
+    on_the_web = re.fullmatch(r"https://(?:[^/@]*@)?(.+?)(?:[.]git)?", url)  # without a password
+    if on_the_web is not None:
+        config.repo_url, config.repo_name = f"https://{on_the_web[1]}", "Repository"
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:

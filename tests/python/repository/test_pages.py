@@ -71,6 +71,7 @@ def succeeds(page: str, state: Path, *replace: str, **environment: str) -> None:
 @pytest.mark.parametrize(
     ("page", "flags"),
     [
+        ("index", None),
         ("tutorials/first-round", ""),
         ("tutorials/growing", " --data-dir rounds"),
         ("tutorials/attackers", None),
