@@ -1,6 +1,10 @@
 #include "service/auth/authorize.h"
 
+#include <algorithm>
+#include <array>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -143,12 +147,21 @@ absl::Status Authorize(const Identity& caller, Method method, const Resource& re
 }
 
 std::string PermissionTable() {
-  std::string table = "| method |";
+  std::string table = "| methods |";
   for (const Role role : kAllRoles) absl::StrAppend(&table, " ", Name(role), " |");
   table += "\n|---|---|---|---|---|\n";
+  // One line for all methods of equal rules, where the first of them stands.
+  std::vector<std::array<Allowed, 4>> lines;
   for (const Rule& rule : kRules) {
-    absl::StrAppend(&table, "| `", rule.method, "` |");
-    for (const Allowed allowed : rule.roles) {
+    if (std::find(lines.begin(), lines.end(), rule.roles) == lines.end()) lines.push_back(rule.roles);
+  }
+  for (const std::array<Allowed, 4>& roles : lines) {
+    absl::string_view separator = "| `";
+    for (const Rule& rule : kRules) {
+      if (rule.roles == roles) absl::StrAppend(&table, std::exchange(separator, ", `"), rule.method, "`");
+    }
+    table += " |";
+    for (const Allowed allowed : roles) {
       table += allowed == Allowed::kYes ? " yes |" : allowed == Allowed::kOwn ? " own id |" : " – |";
     }
     table += '\n';
