@@ -5,9 +5,16 @@
 #include <cmath>
 #include <cstring>
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "host/model/optimizer.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target, which includes it again for each target.
 #include "host/base/half.h"
+#include "hwy/highway.h"
 
+HWY_BEFORE_NAMESPACE();
 namespace sparseagg {
+namespace HWY_NAMESPACE {
 namespace {
 
 // Values that are computed at a time: small enough for the L1 cache.
@@ -101,6 +108,47 @@ void StepBatch(const OptimizerSpec& spec, double rate, size_t n, double* __restr
   for (size_t i = 0; i < n; ++i) x[i] = x[i] + rate * d[i] / (std::sqrt(v[i]) + spec.tau);
 }
 
+}  // namespace
+
+// TakeStep, compiled for each SIMD target. All of them give the same bits: each operation is rounded by itself.
+size_t TakeSteps(const OptimizerSpec& spec, double rate, const StepRows& rows) {
+  const DType state_dtype = rows.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  const auto at = [](void* base, DType dtype, size_t i) -> void* {
+    return base == nullptr ? nullptr : static_cast<std::byte*>(base) + i * SizeOf(dtype);
+  };
+  double x[kBatch], m[kBatch], v[kBatch], d[kBatch];
+  size_t first = rows.num_values;
+  for (size_t begin = 0; begin < rows.num_values; begin += kBatch) {
+    const size_t n = std::min(kBatch, rows.num_values - begin);
+    void* const to_x = at(rows.x, rows.dtype, begin);
+    void* const to_m = at(rows.m, state_dtype, begin);
+    void* const to_v = at(rows.v, state_dtype, begin);
+    Widen(rows.dtype, to_x, n, x);
+    Widen(rows.delta_dtype, static_cast<const std::byte*>(rows.delta) + begin * SizeOf(rows.delta_dtype), n, d);
+    if (to_m != nullptr) Widen(state_dtype, to_m, n, m);
+    if (to_v != nullptr) Widen(state_dtype, to_v, n, v);
+    if (rows.delta_factor != 1.0) {
+      for (size_t i = 0; i < n; ++i) d[i] = rows.delta_factor * d[i];
+    }
+    StepBatch(spec, rate, n, x, m, v, d);
+    size_t bad = Round(rows.dtype, x, n, to_x);
+    if (to_m != nullptr) bad = std::min(bad, Round(state_dtype, m, n, to_m));
+    if (to_v != nullptr) bad = std::min(bad, Round(state_dtype, v, n, to_v));
+    if (bad < n) first = std::min(first, begin + bad);
+  }
+  return first;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sparseagg
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sparseagg {
+namespace {
+
+HWY_EXPORT(TakeSteps);
+
 // Returns: as TakeStep.
 size_t Assign(const StepRows& rows) {
   if (rows.x == nullptr || rows.num_values == 0) return rows.num_values;
@@ -129,31 +177,8 @@ double StepState::Rate(const OptimizerSpec& spec) const {
 size_t TakeStep(const OptimizerSpec& spec, double rate, const StepRows& rows) {
   const bool is_copy = !IsFloat(rows.dtype) || (rows.dtype == rows.delta_dtype && rows.delta_factor == 1.0);
   if (spec.kind == OptimizerKind::kAssign && is_copy) return Assign(rows);
-  const DType state_dtype = rows.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-  const auto at = [](void* base, DType dtype, size_t i) -> void* {
-    return base == nullptr ? nullptr : static_cast<std::byte*>(base) + i * SizeOf(dtype);
-  };
-  double x[kBatch], m[kBatch], v[kBatch], d[kBatch];
-  size_t first = rows.num_values;
-  for (size_t begin = 0; begin < rows.num_values; begin += kBatch) {
-    const size_t n = std::min(kBatch, rows.num_values - begin);
-    void* const to_x = at(rows.x, rows.dtype, begin);
-    void* const to_m = at(rows.m, state_dtype, begin);
-    void* const to_v = at(rows.v, state_dtype, begin);
-    Widen(rows.dtype, to_x, n, x);
-    Widen(rows.delta_dtype, static_cast<const std::byte*>(rows.delta) + begin * SizeOf(rows.delta_dtype), n, d);
-    if (to_m != nullptr) Widen(state_dtype, to_m, n, m);
-    if (to_v != nullptr) Widen(state_dtype, to_v, n, v);
-    if (rows.delta_factor != 1.0) {
-      for (size_t i = 0; i < n; ++i) d[i] = rows.delta_factor * d[i];
-    }
-    StepBatch(spec, rate, n, x, m, v, d);
-    size_t bad = Round(rows.dtype, x, n, to_x);
-    if (to_m != nullptr) bad = std::min(bad, Round(state_dtype, m, n, to_m));
-    if (to_v != nullptr) bad = std::min(bad, Round(state_dtype, v, n, to_v));
-    if (bad < n) first = std::min(first, begin + bad);
-  }
-  return first;
+  return HWY_DYNAMIC_DISPATCH(TakeSteps)(spec, rate, rows);
 }
 
 }  // namespace sparseagg
+#endif  // HWY_ONCE

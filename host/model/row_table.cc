@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "host/base/stream_copy.h"
 #include "host/model/initial_rows.h"
 
 namespace sparseagg {
@@ -183,6 +184,7 @@ absl::Status RowTable::Touch(const OptimizerSpec& optimizer, absl::Span<const ui
       std::memcpy(RowOf(p, slot), work[p].data() + i * spec_.PlaneBytes(p), spec_.PlaneBytes(p));
     }
   }
+  internal::EndStreaming();
   undo.num_touched = undo.keys.size();
   return absl::OkStatus();
 }
@@ -200,7 +202,11 @@ void RowTable::KeepOld(uint64_t key, uint32_t slot, Undo& undo) {
   undo.keys.push_back(key);
   undo.touched.push_back(touched_[slot]);
   undo.row.push_back(static_cast<uint32_t>(undo.planes[0].size() / spec_.row_bytes()));
-  for (size_t p = 0; p < planes_.size(); ++p) undo.planes[p].Append(RowOf(p, slot), spec_.PlaneBytes(p));
+  for (size_t p = 0; p < planes_.size(); ++p) {
+    Column<std::byte>& plane = undo.planes[p];
+    plane.resize(plane.size() + spec_.PlaneBytes(p));
+    internal::StreamCopy(plane.end() - spec_.PlaneBytes(p), RowOf(p, slot), spec_.PlaneBytes(p));
+  }
 }
 
 uint32_t RowTable::TakeSlot() {
@@ -264,6 +270,7 @@ void RowTable::Remove(absl::Span<const uint64_t> keys) {
       touched_[slot] = kFreeSlot;
       free_slots_.push_back(slot);
     }
+    internal::EndStreaming();
   }
 }
 

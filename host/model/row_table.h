@@ -201,7 +201,7 @@ class RowTable {
   void Remove(absl::Span<const uint64_t> keys) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Makes room for entries and rows of the undo record.
   void Reserve(size_t num_entries, size_t num_rows, Undo& undo) const;
-  // Copies a row to the end of the undo record.
+  // Copies a row to the end of the undo record, past the caches: call EndStreaming before the lock is released.
   void KeepOld(uint64_t key, uint32_t slot, Undo& undo) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Returns: a slot for a new row. Requires: free_slots_ has one, or the columns have capacity.
   uint32_t TakeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
