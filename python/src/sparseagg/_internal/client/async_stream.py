@@ -59,7 +59,9 @@ class StreamCalls:
         made of is in the log of the server, so that it can be computed again, to the bit.
 
         Args:
-            spec: what each version computes, without ``max_submissions``, ``deadline`` and ``privacy``.
+            spec: what each version computes, without ``max_submissions``, ``deadline`` and ``privacy``. A mean with
+                ``mean_divisor="submissions"`` divides by K, as the paper of FedBuff does: stale updates make the step
+                shorter. Without it, a mean divides by the weights, and so by the factors of ``staleness``, too.
             buffer: commits of a version, K.
             staleness: the factor of the weight of an update of staleness τ, from 0 to 1: a function such as
                 ``sparseagg.staleness.polynomial(0.5)``, or the numbers for τ = 0, 1, … None: 1 for each.
