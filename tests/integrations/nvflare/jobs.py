@@ -57,11 +57,16 @@ def make_recipe(script="client_dense.py", num_rounds=2, first_round=0, **options
 
 def make_scatter_and_gather(script, aggregator, num_rounds=2):
     """Returns the job of a ScatterAndGather controller."""
-    job = FedJob(name="recommender", min_clients=NUM_SITES)
-    job.to_server(PTFileModelPersistor(model=Recommender()), id="persistor")
+    job = make_job(script, ScatterAndGather(min_clients=NUM_SITES, num_rounds=num_rounds, persistor_id="persistor"))
     job.to_server(FullModelShareableGenerator(), id="shareable_generator")
     job.to_server(aggregator, id="aggregator")
-    workflow = ScatterAndGather(min_clients=NUM_SITES, num_rounds=num_rounds, persistor_id="persistor")
+    return job
+
+
+def make_job(script, workflow):
+    """Returns the job of a controller, for all sites."""
+    job = FedJob(name="recommender", min_clients=NUM_SITES)
+    job.to_server(PTFileModelPersistor(model=Recommender()), id="persistor")
     job.to_server(workflow)
     job.to_clients(ScriptRunner(script=str(HERE / script), script_args="0", framework=FrameworkType.PYTORCH))
     return job

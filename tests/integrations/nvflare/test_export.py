@@ -6,9 +6,9 @@ import sys
 
 import pytest
 import sparseagg
-from jobs import make_recipe
+from jobs import make_job, make_recipe
 from nvflare.fuel.utils.class_utils import instantiate_class
-from sparseagg.nvflare import SparseAggregator, add_sparse_filters
+from sparseagg.nvflare import SparseAggregator, SparseFedBuff, add_sparse_filters
 
 OPTIONS = {
     "sparse": ["embedding.weight"],
@@ -21,6 +21,21 @@ OPTIONS = {
     "exclude_vars": "^norm",
     "rows": False,
     "options": {"numerics": "canonical"},
+}
+BUFFERED = {
+    **{
+        name: OPTIONS[name]
+        for name in ("sparse", "elements", "op", "server", "tls", "token", "exclude_vars", "options")
+    },
+    "num_versions": 5,
+    "buffer": 3,
+    "staleness": 1.0,
+    "max_staleness": 4,
+    "stream_id": "kept",
+    "task_name": "fit",
+    "timeout": 600,
+    "persistor_id": "mine",
+    "task_check_period": 0.5,
 }
 
 
@@ -52,6 +67,15 @@ def test_arguments_survive(exported):
     for each in filters:
         built = instantiate_class(each["filters"][0]["path"], each["filters"][0]["args"])
         assert (built.sparse, built.elements) == tuple(names.values())
+
+
+def test_arguments_of_the_workflow_survive(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_job("client_sparse.py", SparseFedBuff(**BUFFERED)).export_job(str(tmp_path / "export"))
+    (server,) = tmp_path.glob("export/**/config_fed_server.json")
+    (workflow,) = json.loads(server.read_text())["workflows"]
+    assert workflow["args"] == BUFFERED
+    instantiate_class(workflow["path"], workflow["args"])
 
 
 def test_copied_modules_leave_the_installed_package_as_it_is(exported):

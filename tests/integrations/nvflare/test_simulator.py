@@ -2,13 +2,15 @@
 
 import functools
 import os
+import re
 
 import numpy as np
 import pytest
+import torch
 from embedding_model import EMBEDDING, Recommender, train
-from jobs import SITES, make_recipe, make_scatter_and_gather, simulate
+from jobs import SITES, make_job, make_recipe, make_scatter_and_gather, simulate
 from nvflare.client.config import TransferType
-from sparseagg.nvflare import SparseAggregator, add_sparse_filters
+from sparseagg.nvflare import SparseAggregator, SparseFedBuff, add_sparse_filters
 
 # How often the same job runs to count its hashes.
 RUNS = int(os.environ.get("SPARSEAGG_NVFLARE_RUNS", "2"))
@@ -35,6 +37,7 @@ JOBS = {
     "first of two": lambda: sparse_recipe(1),
     "filtered": lambda: filtered_recipe(2),
     "scatter and gather": lambda: make_scatter_and_gather("client_sparse.py", SparseAggregator(sparse=[EMBEDDING]), 2),
+    "buffered": lambda: make_job("client_sparse.py", SparseFedBuff(num_versions=4, buffer=3, sparse=[EMBEDDING])),
 }
 
 
@@ -113,3 +116,28 @@ def test_scatter_and_gather_gives_the_bits_of_fed_avg(run_of):
     scattered = run_of("scatter and gather")
     assert "ACCEPTED by the aggregator" in scattered.log
     assert scattered.digest == run_of("sparse").digest
+
+
+def test_buffered_versions_are_those_of_the_results_in_the_log(run_of):
+    run = run_of("buffered")
+    found = re.findall(r"a result of (site-\d+), trained on version (\d+): StreamPlace\(version=(\d+)", run.log)
+    places = [(site, int(base), int(version)) for site, base, version in found if int(version) <= 4]
+    models = [{name: tensor.numpy() for name, tensor in Recommender().state_dict().items()}]
+    for version in range(1, 5):
+        parts = [(site, base) for site, base, of in places if of == version]
+        assert len(parts) == 3
+        sums = {name: np.zeros(array.shape) for name, array in models[0].items()}
+        for site, base in parts:
+            model = Recommender()
+            model.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in models[base].items()})
+            train(model, site, base)
+            for name, tensor in model.state_dict().items():
+                change = tensor.numpy().astype(np.float64) - models[base][name]
+                sums[name] += (version - base) ** -0.5 * change
+        means = {
+            name: np.rint(each / 3) if models[0][name].dtype.kind == "i" else each / 3 for name, each in sums.items()
+        }
+        models.append({name: (array + means[name]).astype(array.dtype) for name, array in models[-1].items()})
+    print("staleness of the results:", [version - 1 - base for _, base, version in places])
+    for name, array in models[-1].items():
+        np.testing.assert_allclose(run.weights[name], array, rtol=1e-5, atol=1e-6, err_msg=name)

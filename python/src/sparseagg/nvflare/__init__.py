@@ -5,7 +5,7 @@
 
 The rows of a sparse tensor travel as two arrays, ``name:keys`` and ``name:rows``, which every NVFlare filter, converter
 and transport takes. ``add_sparse_filters(recipe, sparse=[...])`` leaves the client's script as it is, and makes the way
-down sparse, too.
+down sparse, too. ``SparseFedBuff`` has no rounds: a stream merges the results of sites that are always busy.
 
 The export of a job copies the modules of its components, and what they import by full module name. So these modules
 import others as ``from sparseagg._internal.spec import options``; the job uses the sparseagg that is installed where it
@@ -14,6 +14,7 @@ runs.
 
 from sparseagg.nvflare.aggregator import SparseAggregator
 from sparseagg.nvflare.arrays import MergedRows, sparse_diff
+from sparseagg.nvflare.fedbuff import SparseFedBuff
 from sparseagg.nvflare.filters import ReceiveChangedRows, SendChangedRows, SendSparseDiff, add_sparse_filters
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "SendChangedRows",
     "SendSparseDiff",
     "SparseAggregator",
+    "SparseFedBuff",
     "add_sparse_filters",
     "sparse_diff",
 ]

@@ -178,7 +178,7 @@ class SparseAggregator(ModelAggregator):
                 what = "is late" if late else "is the second one"
                 self.warning(f"the result of client {client!r} {what}, and does not count (round {self._round})")
                 return False
-            weight = _num_steps(meta) * (self.aggregation_weights or {}).get(client, 1.0)
+            weight = num_steps(meta) * (self.aggregation_weights or {}).get(client, 1.0)
             try:
                 with updates.naming_client(client):
                     params_type, update = self._read(model)
@@ -307,7 +307,7 @@ def _rule_of(given: Any) -> cluster.Rule | None:
     return functools.partial(rule, **options)
 
 
-def _num_steps(meta: Mapping[str, Any]) -> float:
+def num_steps(meta: Mapping[str, Any]) -> float:
     """Returns the weight of a result as NVFlare's FedAvg does: 1 where the client has sent no positive number."""
     value = meta.get(FLMetaKey.NUM_STEPS_CURRENT_ROUND)
     try:

@@ -56,10 +56,12 @@ class ModelForm:
         rows = [name for name in names if params_type == ParamsType.DIFF and self._is_sparse(name)]
         return rows, [name for name in names if name not in rows]
 
-    def spec(self, params_type: ParamsType, names: Collection[str] | None = None) -> sa.RoundSpec:
+    def spec(
+        self, params_type: ParamsType, names: Collection[str] | None = None, whole: types.Op = "coordinate_mean"
+    ) -> sa.RoundSpec:
         """Returns the spec of a round of these tensors, of which all submissions have the whole ones, as binned sums.
 
-        None: of all tensors, each of which may be absent from a submission.
+        None: of all tensors, each of which may be absent from a submission. ``whole``: the op of whole arrays then.
         """
         on_nonfinite, options = self._options()
         tracked = self._tracked()
@@ -72,7 +74,7 @@ class ModelForm:
             is_rows = self._is_sparse(name) and params_type == ParamsType.DIFF
             how: dict[str, Any] = {
                 "row_width": 1 if name in self._elements else None,  # None: as the shape says
-                "op": self._op if is_rows or is_order else "coordinate_mean",
+                "op": self._op if is_rows or is_order else whole,
                 "absent": absent if is_rows or not is_order else "skip",  # who left out a whole array does not vote
             }
             if names is not None and not is_rows:
