@@ -214,3 +214,4 @@ def test_recommender_has_the_same_bits_in_every_order_and_learns() -> None:
     found = run_example("model_recommender", "--versions", "12")
     assert len(set(found["digests"])) == 1
     assert found["loss"] < 0.68
+    assert found["times"]["stream"] < found["times"]["rounds"]
