@@ -358,7 +358,7 @@ lint-python: $(VENV)/.lint
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo python/pyproject.toml
 
-# Unpacked, not installed: installing the package starts a Prometheus.
+# Unpacked, not installed: installing the package starts a Prometheus. tests/system/test_dashboard.py runs the one beside it.
 PROMTOOL = $(or $(shell command -v promtool),build/lint/prometheus/usr/bin/promtool)
 
 build/lint/prometheus/usr/bin/promtool: | deps-lint
