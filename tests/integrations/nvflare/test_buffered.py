@@ -84,7 +84,8 @@ class Local(SparseFedBuff):
 
 
 def rows(number, received, after):
-    model = sparse_diff(received, FLModel(params=after), ["table"], ["factor"])
+    trained = FLModel(params=after, meta={"NUM_STEPS_CURRENT_ROUND": number + 1})
+    model = sparse_diff(received, trained, ["table"], ["factor"])
     return FLModelUtils.to_shareable(model)
 
 
@@ -93,28 +94,32 @@ def whole(number, received, after):
 
 
 def check(controller, buffer, counts):
-    trained = [each for number, *each in controller.trained if counts(number)]
+    trained = [each for each in controller.trained if counts(each[0])]
     stalenesses = set()
     for version in range(1, len(controller.models)):
         before = controller.models[version - 1]
         for name, array in before.items():
-            step = np.zeros(array.shape)
-            for base, old, new in trained[(version - 1) * buffer : version * buffer]:
+            step, total = np.zeros(array.shape), 0
+            for number, base, old, new in trained[(version - 1) * buffer : version * buffer]:
                 stalenesses.add(version - 1 - base)
                 np.testing.assert_array_equal(old[name], controller.models[base][name])
                 same = old[name] == new[name]
-                step += (version - base) ** -0.5 * np.where(
-                    same, 0, new[name].astype(float) - np.where(same, 0, old[name])
-                )
-            step = np.rint(step / buffer) if array.dtype.kind == "i" else step / buffer
+                factor = (version - base) ** -0.5 * (number + 1 if controller.options else 1)
+                step += factor * np.where(same, 0, new[name].astype(float) - np.where(same, 0, old[name]))
+                total += factor
+            step = step / (total if controller.options else buffer)
+            step = np.rint(step) if array.dtype.kind == "i" else step
             np.testing.assert_allclose(controller.models[version][name], array + step, rtol=0, atol=1e-6, err_msg=name)
     return stalenesses
 
 
-@pytest.mark.parametrize("send", [rows, whole])
+BY_STEPS = {"weighting": "by_weight", "mean_divisor": "weights"}
+
+
+@pytest.mark.parametrize(("send", "options"), [(rows, None), (rows, BY_STEPS), (whole, None)])
 @pytest.mark.parametrize("server", [None, ":local:"])
-def test_versions_are_those_of_float64_arithmetic(send, server):
-    controller = Local(send, num_versions=VERSIONS, buffer=2, server=server)
+def test_versions_are_those_of_float64_arithmetic(send, options, server):
+    controller = Local(send, num_versions=VERSIONS, buffer=2, server=server, options=options)
     controller.run()
     assert len(controller.models) == VERSIONS + 1
     assert check(controller, 2, lambda number: True) == {0, 1, 4}
