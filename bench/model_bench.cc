@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
     for (uint64_t key = begin; key < std::min(num_rows, begin + kVersionRows); ++key) keys.push_back(key);
     Apply(*model, ResultOf(keys, random));
   }
-  const double formula = static_cast<double>(model->Figures().memory_bytes) * 1e-6;
+  const double formula = static_cast<double>(model->memory_bytes()) * 1e-6;
   const double resident = ResidentMegabytes() - before;
 
   const Result delta = ResultOf(RandomKeys(kVersionRows, num_rows, true, random), random);

@@ -37,12 +37,18 @@ Limits WithoutSizes(Limits limits) {
   return limits;
 }
 
-absl::StatusOr<RoundConfig> ConfigOf(const RoundRecord& record, const Limits& limits) {
-  v1::RoundSpec spec;
-  if (!spec.ParseFromString(record.spec)) return absl::DataLossError("the stored spec is damaged");
+template <typename Spec>
+absl::StatusOr<Spec> ParseStored(const std::string& bytes) {
+  Spec spec;
+  if (!spec.ParseFromString(bytes)) return absl::DataLossError("the stored spec is damaged");
   if (const std::string unknown = FindUnknownFields(spec); !unknown.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(unknown, ": this server is older than the one that stored it"));
   }
+  return spec;
+}
+
+absl::StatusOr<RoundConfig> ConfigOf(const RoundRecord& record, const Limits& limits) {
+  ASSIGN_OR_RETURN(const auto spec, ParseStored<v1::RoundSpec>(record.spec));
   ASSIGN_OR_RETURN(RoundConfig config, DecodeRoundSpec(spec, WithoutSizes(limits), SpecSource::kStore));
   config.tenant = record.tenant;
   config.id = record.id;
@@ -216,11 +222,7 @@ struct StoredStream {
 using StoredStreams = std::map<std::pair<std::string, std::string>, StoredStream>;
 
 absl::StatusOr<StreamConfig> StreamConfigOf(const RoundRecord& record, const Limits& limits) {
-  v1::StreamSpec spec;
-  if (!spec.ParseFromString(record.stream_spec)) return absl::DataLossError("the stored spec of a stream is damaged");
-  if (const std::string unknown = FindUnknownFields(spec); !unknown.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(unknown, ": this server is older than the one that stored it"));
-  }
+  ASSIGN_OR_RETURN(const auto spec, ParseStored<v1::StreamSpec>(record.stream_spec));
   ASSIGN_OR_RETURN(StreamConfig config, DecodeStreamSpec(spec, WithoutSizes(limits), SpecSource::kStore));
   if (config.staleness_weights.empty()) config.staleness_weights = {1.0};
   config.round.tenant = record.tenant;
@@ -243,12 +245,7 @@ absl::Status RestoreModel(const Store::StoredRound& stored, Restored& all) {
   const RoundRecord& record = stored.record;
   v1::CreateModelRequest request;
   request.set_model_id(record.id);
-  if (!request.mutable_spec()->ParseFromString(record.model_spec)) {
-    return absl::DataLossError("the stored spec of a model is damaged");
-  }
-  if (const std::string unknown = FindUnknownFields(request); !unknown.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(unknown, ": this server is older than the one that stored it"));
-  }
+  ASSIGN_OR_RETURN(*request.mutable_spec(), ParseStored<v1::ModelSpec>(record.model_spec));
   ASSIGN_OR_RETURN(ModelConfig config, DecodeCreateModel(request, all.limits, SpecSource::kStore));
   config.tenant = record.tenant;
   config.spec.keep_versions = record.keep_versions;
@@ -271,7 +268,6 @@ absl::Status RestoreStream(const Store::StoredRound& stored, Restored& all) {
 
 absl::Status RestoreRound(const Store::StoredRound& stored, Restored& all) {
   const RoundRecord& record = stored.record;
-  if (!record.model_spec.empty()) return absl::OkStatus();  // RestoreModel
   if (!record.stream_spec.empty()) return RestoreStream(stored, all);
   const absl::Time begin = absl::Now();
   ASSIGN_OR_RETURN(RoundConfig config, ConfigOf(record, all.limits));
@@ -309,28 +305,27 @@ absl::Status RestoreRounds(Store& store, Registry& registry, StreamRegistry& str
                            const Limits& limits) {
   Restored all{store, registry, streams, models, limits, {}, {}};
   ASSIGN_OR_RETURN(const std::vector<Store::StoredRound> rounds, store.ReadRounds());
+  const auto restore = [](absl::string_view kind, const std::string& tenant, const std::string& id,
+                          const std::function<absl::Status()>& restore_one) {
+    const absl::Status restored = ToStatus(restore_one);
+    if (restored.ok()) return restored;
+    return absl::Status(restored.code(), absl::StrCat("cannot restore ", kind, " '", id, "' of tenant '", tenant,
+                                                      "' from the data directory: ", restored.message()));
+  };
   for (const Store::StoredRound& stored : rounds) {
-    if (stored.record.model_spec.empty()) continue;
-    const absl::Status restored = ToStatus([&] { return RestoreModel(stored, all); });
-    if (restored.ok()) continue;
-    return absl::Status(restored.code(),
-                        absl::StrCat("cannot restore model '", stored.record.id, "' of tenant '", stored.record.tenant,
-                                     "' from the data directory: ", restored.message()));
+    const RoundRecord& record = stored.record;
+    if (record.model_spec.empty()) continue;
+    RETURN_IF_ERROR(restore("model", record.tenant, record.id, [&] { return RestoreModel(stored, all); }));
   }
   for (const Store::StoredRound& stored : rounds) {
-    const absl::Status restored = ToStatus([&] { return RestoreRound(stored, all); });
-    if (restored.ok()) continue;
-    return absl::Status(restored.code(),
-                        absl::StrCat("cannot restore round '", stored.record.id, "' of tenant '", stored.record.tenant,
-                                     "' from the data directory: ", restored.message()));
+    const RoundRecord& record = stored.record;
+    if (!record.model_spec.empty()) continue;
+    RETURN_IF_ERROR(restore("round", record.tenant, record.id, [&] { return RestoreRound(stored, all); }));
   }
   for (auto& [name, stream] : all.stored_streams) {
     ASSIGN_OR_RETURN(stream.stored.cuts, store.ReadCuts(stream.number));
-    const absl::Status restored =
-        ToStatus([&, &found = stream] { return streams.Restore(found.stream, found.stored); });
-    if (restored.ok()) continue;
-    return absl::Status(restored.code(), absl::StrCat("cannot restore stream '", name.second, "' of tenant '",
-                                                      name.first, "': ", restored.message()));
+    RETURN_IF_ERROR(restore("stream", name.first, name.second,
+                            [&, &found = stream] { return streams.Restore(found.stream, found.stored); }));
   }
   RETURN_IF_ERROR(store.FinishRestore());
   models.FollowAll();

@@ -375,7 +375,7 @@ std::vector<GaugeValue> Server::CountNow() const {
   add("sparseagg_stream_buffered_commits", "Commits to streams whose versions were not cut yet.", num_buffered);
   uint64_t model_bytes = 0;
   const std::vector<std::shared_ptr<ServedModel>> models = models_.All();
-  for (const auto& model : models) model_bytes += model->model().Figures().memory_bytes;
+  for (const auto& model : models) model_bytes += model->model().memory_bytes();
   add("sparseagg_models", "Models in the server.", models.size());
   add("sparseagg_model_bytes", "Memory that models take; part of sparseagg_kept_bytes.", model_bytes);
   const TaskRegistry::Counts tasks = tasks_->Count();

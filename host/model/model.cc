@@ -89,6 +89,16 @@ uint64_t Model::version() const {
   return version_;
 }
 
+uint64_t Model::memory_bytes() const {
+  uint64_t bytes = 0;
+  ReaderLock lock(&mu_);
+  for (const auto& table : tables_) {
+    table->AssertReaderHeld();
+    bytes += table->memory_bytes();
+  }
+  return bytes;
+}
+
 ModelFigures Model::Figures() const {
   ModelFigures figures;
   ReaderLock lock(&mu_);
@@ -101,7 +111,6 @@ ModelFigures Model::Figures() const {
     const bool adds = table->spec().optimizer.kind != OptimizerKind::kAssign;
     figures.tensors.push_back(
         {table->num_rows(), table->num_removed(), table->oldest_since(), adds ? table->steps().learning_rate() : 0.0});
-    figures.memory_bytes += table->memory_bytes();
   }
   return figures;
 }

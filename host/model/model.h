@@ -64,7 +64,6 @@ struct ModelFigures {
   };
   std::vector<Tensor> tensors;
   std::deque<ModelVersion> versions;  // the newest keep_versions + 1, also those that a restart has made unreadable
-  uint64_t memory_bytes = 0;
 };
 
 // A model without I/O. Readers may be any number of threads, and see one version each, while one writer makes the next:
@@ -93,6 +92,8 @@ class Model {
 
   const ModelSpec& spec() const { return spec_; }
   uint64_t version() const;
+  // The formula of v1::Model.memory_bytes.
+  uint64_t memory_bytes() const;
   ModelFigures Figures() const;
 
   // ---- the writer ----

@@ -35,11 +35,10 @@ absl::StatusOr<Store::Ticket> Store::PutCut(uint64_t, uint64_t, const CutRecord&
 absl::StatusOr<Store::Ticket> Store::PutModelVersion(uint64_t, uint64_t, const ModelVersionRecord&) {
   return NoStore();
 }
-absl::StatusOr<Store::Ticket> Store::PutModelSnapshot(uint64_t, const ModelSnapshotRecord&,
-                                                      absl::Span<const uint64_t>) {
+absl::StatusOr<Store::Ticket> Store::PutModelSnapshot(uint64_t, uint64_t, const ModelVersionRecord&) {
   return NoStore();
 }
-absl::StatusOr<Store::StoredModel> Store::ReadModel(uint64_t) const { return NoStore(); }
+absl::StatusOr<std::map<uint64_t, ModelVersionRecord>> Store::ReadModel(uint64_t) const { return NoStore(); }
 absl::Status Store::ForEachChunk(uint64_t, uint64_t, const std::function<absl::Status(absl::string_view)>&) const {
   return NoStore();
 }

@@ -258,7 +258,7 @@ void EncodeModel(const ServedModel& model, bool versions, v1::Model* wire) {
   if (versions) {
     for (const ModelVersion& version : figures.versions) EncodeModelVersion(version, wire->add_versions());
   }
-  wire->set_memory_bytes(figures.memory_bytes);
+  wire->set_memory_bytes(model.model().memory_bytes());
   wire->set_waiting_reason(model.waiting_reason());
   EncodeTime(model.create_time(), wire->mutable_create_time());
 }

@@ -149,21 +149,14 @@ void ModelMethods::ListModels(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     ASSIGN_OR_RETURN(const int size, ListSize(request.page_size()));
     const auto page = std::make_shared<ModelRegistry::Page>(
-        models_.List(self.caller().identity().tenant, static_cast<size_t>(size), request.page_token()));
-    // At least one model, and then no more than fit a page.
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < page->first.size(); ++i) {
-      bytes += MostModelBytes(*page->first[i], /*versions=*/false);
-      if (bytes <= PageBytes(0) || i == 0) continue;
-      page->first.resize(i);
-      page->second = page->first.back()->config().id;
-    }
-    return PlannedAnswer{bytes, [&self, page]() -> absl::Status {
+        models_.List(self.caller().identity().tenant, request.page_token(), static_cast<size_t>(size), PageBytes(0),
+                     [](const ServedModel& model) { return MostModelBytes(model, /*versions=*/false); }));
+    return PlannedAnswer{page->bytes, [&self, page]() -> absl::Status {
                            v1::ListModelsResponse answer;
-                           for (const auto& model : page->first) {
+                           for (const auto& model : page->entries) {
                              EncodeModel(*model, /*versions=*/false, answer.add_models());
                            }
-                           answer.set_next_page_token(page->second);
+                           answer.set_next_page_token(page->next_token);
                            return Serialize(answer, self.response());
                          }};
   });

@@ -83,21 +83,14 @@ void AggregationMethods::ListStreams(const Call& call) {
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     ASSIGN_OR_RETURN(const int size, ListSize(request.page_size()));
     const auto page = std::make_shared<StreamRegistry::Page>(
-        streams_.List(self.caller().identity().tenant, static_cast<size_t>(size), request.page_token()));
-    // At least one stream, and then no more than fit a page.
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < page->first.size(); ++i) {
-      bytes += MostStreamBytes(*page->first[i]);
-      if (bytes <= PageBytes(0) || i == 0) continue;
-      page->first.resize(i);
-      page->second = page->first.back()->config().round.id;
-    }
-    return PlannedAnswer{bytes, [&self, page]() -> absl::Status {
+        streams_.List(self.caller().identity().tenant, request.page_token(), static_cast<size_t>(size), PageBytes(0),
+                      MostStreamBytes));
+    return PlannedAnswer{page->bytes, [&self, page]() -> absl::Status {
                            v1::ListStreamsResponse answer;
-                           for (const auto& stream : page->first) {
+                           for (const auto& stream : page->entries) {
                              Encode(*stream, self.caller().identity(), answer.add_streams());
                            }
-                           answer.set_next_page_token(page->second);
+                           answer.set_next_page_token(page->next_token);
                            return Serialize(answer, self.response());
                          }};
   });

@@ -22,11 +22,10 @@ absl::Status ResolveKeepVersions(const Stream* stream, ModelSpec& spec) {
 absl::StatusOr<std::shared_ptr<ServedModel>> ModelRegistry::Create(ModelConfig config) {
   if (rounds_.draining()) return absl::UnavailableError("the server is shutting down and takes no new models");
   if (config.id.empty()) config.id = RandomId("m-");
-  Name name(config.tenant, config.id);
   MutexLock create(&create_mu_);
-  if (auto found = Find(name.first, name.second); found.ok()) {
+  if (auto found = Find(config.tenant, config.id); found.ok()) {
     if ((*found)->config().wire_spec == config.wire_spec) return found;
-    return absl::AlreadyExistsError(absl::StrCat("model '", name.second, "' exists already, with another spec"));
+    return absl::AlreadyExistsError(absl::StrCat("model '", config.id, "' exists already, with another spec"));
   }
   std::shared_ptr<Stream> stream;
   if (!config.stream.empty()) {
@@ -46,25 +45,22 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ModelRegistry::Create(ModelConfig c
       return followed;
     }
   }
-  MutexLock lock(&mu_);
-  models_.emplace(std::move(name), model);
+  Add(model->config().tenant, model->config().id, model);
   return model;
 }
 
 absl::Status ModelRegistry::Restore(ModelConfig config, uint64_t number, absl::Time create_time) {
   rounds_.ReserveNumber(number);
-  Name name(config.tenant, config.id);
   ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> model,
                    ServedModel::Restore(std::move(config), services_, number, create_time));
-  MutexLock lock(&mu_);
-  models_.emplace(std::move(name), std::move(model));
+  Add(model->config().tenant, model->config().id, model);
   return absl::OkStatus();
 }
 
 uint64_t ModelRegistry::NeededFrom(absl::string_view tenant, absl::string_view stream) const {
-  MutexLock lock(&mu_);
-  for (const auto& [name, model] : models_) {
-    if (name.first == tenant && model->config().stream == stream) return model->model().version() + 1;
+  for (const std::shared_ptr<ServedModel>& model : All()) {
+    const ModelConfig& config = model->config();
+    if (config.tenant == tenant && config.stream == stream) return model->model().version() + 1;
   }
   return 0;
 }
@@ -79,43 +75,10 @@ void ModelRegistry::FollowAll() {
   }
 }
 
-absl::StatusOr<std::shared_ptr<ServedModel>> ModelRegistry::Find(absl::string_view tenant, absl::string_view id) const {
-  MutexLock lock(&mu_);
-  const auto found = models_.find({std::string(tenant), std::string(id)});
-  if (found == models_.end()) return NoModelError(id);
-  return found->second;
-}
-
-ModelRegistry::Page ModelRegistry::List(absl::string_view tenant, size_t size, const std::string& token) const {
-  Page page;
-  MutexLock lock(&mu_);
-  for (auto it = models_.upper_bound({std::string(tenant), token}); it != models_.end(); ++it) {
-    if (it->first.first != tenant) break;
-    if (page.first.size() == size) {
-      page.second = page.first.back()->config().id;
-      break;
-    }
-    page.first.push_back(it->second);
-  }
-  return page;
-}
-
-std::vector<std::shared_ptr<ServedModel>> ModelRegistry::All() const {
-  std::vector<std::shared_ptr<ServedModel>> all;
-  MutexLock lock(&mu_);
-  all.reserve(models_.size());
-  for (const auto& [name, model] : models_) all.push_back(model);
-  return all;
-}
-
 absl::StatusOr<std::shared_ptr<ServedModel>> ModelRegistry::Delete(absl::string_view tenant, absl::string_view id) {
   ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> model, Find(tenant, id));
   RETURN_IF_ERROR(model->Delete());
-  {
-    MutexLock lock(&mu_);
-    const auto found = models_.find({std::string(tenant), std::string(id)});
-    if (found != models_.end() && found->second == model) models_.erase(found);
-  }
+  Remove(std::string(tenant), std::string(id), model);
   Log(LogLevel::kInfo, "model_deleted", {{"model", model->config().LogName()}});
   services_.pool.Post([model] {});  // freeing a large model takes time
   return model;

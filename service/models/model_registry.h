@@ -2,36 +2,32 @@
 #ifndef SPARSEAGG_SERVICE_MODELS_MODEL_REGISTRY_H_
 #define SPARSEAGG_SERVICE_MODELS_MODEL_REGISTRY_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "host/base/mutex.h"
+#include "service/base/name_table.h"
 #include "service/models/served_model.h"
 #include "service/rounds/registry.h"
 #include "service/streams/stream_registry.h"
 
 namespace sparseagg::service {
 
-// All models of a server. Ids are apart from those of rounds and streams; each tenant has its own. A model is listed
-// when it is complete: with version 0 in the store, and following its stream.
+// All models of a server. Ids are apart from those of rounds and streams. A model is listed when it is complete: with
+// version 0 in the store, and following its stream.
 //
 //   ModelRegistry models(&registry, &streams, context.ForRounds());
 //   ASSIGN_OR_RETURN(std::shared_ptr<ServedModel> model, models.Create(std::move(config)));
 //
 // Owned by Server. Borrows the registries. Thread-safe.
-class ModelRegistry {
+class ModelRegistry : public NameTable<ServedModel> {
  public:
   ModelRegistry(Registry* rounds, StreamRegistry* streams, const RoundServices& services)
-      : rounds_(*rounds), streams_(*streams), services_(services) {}
+      : NameTable("model"), rounds_(*rounds), streams_(*streams), services_(services) {}
 
   // Returns: the existing model, if its id and wire_spec are the same, whatever the initial round is; then stream and
   // initial round need not exist any more. Errors: of v1::Models.CreateModel. UNAVAILABLE: the server is shutting down.
@@ -45,27 +41,16 @@ class ModelRegistry {
   // Makes the restored models follow their streams. A model whose stream is gone, or lacks a version that the model
   // needs, stays as it is; waiting_reason and a warning in the log say why.
   void FollowAll();
-  // Errors: NOT_FOUND.
-  absl::StatusOr<std::shared_ptr<ServedModel>> Find(absl::string_view tenant, absl::string_view id) const;
-  // Returns: up to `size` models of the tenant after that of the token, in ascending order of ids, and the next token.
-  using Page = std::pair<std::vector<std::shared_ptr<ServedModel>>, std::string>;
-  Page List(absl::string_view tenant, size_t size, const std::string& token) const;
-  // Returns: all models, whatever their tenants.
-  std::vector<std::shared_ptr<ServedModel>> All() const;
   // Errors: NOT_FOUND. Of Store. Returns: the model, whose journal tells when its removal is durable.
   absl::StatusOr<std::shared_ptr<ServedModel>> Delete(absl::string_view tenant, absl::string_view id);
   // Releases all calls that wait for a version. Registry::Drain comes first, and refuses new models.
   void Drain();
 
  private:
-  using Name = std::pair<std::string, std::string>;  // tenant and id
-
   Registry& rounds_;
   StreamRegistry& streams_;
   const RoundServices services_;
-  Mutex create_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // held while a model is created, which may take long
-  mutable Mutex mu_;
-  std::map<Name, std::shared_ptr<ServedModel>> models_ ABSL_GUARDED_BY(mu_);
+  Mutex create_mu_;  // held while a model is created, which may take long
 };
 
 }  // namespace sparseagg::service

@@ -84,8 +84,7 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ServedModel::Create(ModelConfig con
   std::shared_ptr<ServedModel> model(new ServedModel(std::move(config), services, std::move(made), now));
   MutexLock lock(&model->apply_mu_);
   model->memory_.Absorb(reserved);
-  const ModelFigures figures = model->model_->Figures();
-  model->memory_.SetTo(figures.memory_bytes);
+  model->memory_.SetTo(model->model_->memory_bytes());
   if (model->journal_->HasStore()) {
     model->journal_->Start(number);
     const auto store = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(model->apply_mu_) -> absl::Status {
@@ -105,73 +104,66 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ServedModel::Create(ModelConfig con
       {{"model", model->config_.LogName()},
        {"tensors", model->config_.spec.tensors.size()},
        {"stream", model->config_.stream},
-       {"bytes", figures.memory_bytes}});
+       {"bytes", model->model_->memory_bytes()}});
   return model;
 }
 
 absl::StatusOr<std::shared_ptr<ServedModel>> ServedModel::Restore(ModelConfig config, const RoundServices& services,
                                                                   uint64_t number, absl::Time create_time) {
   const absl::Duration begin = services.clock.Monotonic();
-  ASSIGN_OR_RETURN(const Store::StoredModel stored, services.store->ReadModel(number));
+  ASSIGN_OR_RETURN(const auto stored, services.store->ReadModel(number));
   ASSIGN_OR_RETURN(std::unique_ptr<Model> made, Model::Create(config.spec));
   std::shared_ptr<ServedModel> model(new ServedModel(std::move(config), services, std::move(made), create_time));
   MutexLock lock(&model->apply_mu_);
-  const ModelSnapshotRecord& snapshot = stored.snapshot;
-  uint64_t num_pieces = 0;
-  RETURN_IF_ERROR(services.store->ForEachChunk(number, snapshot.upload, [&](absl::string_view piece) {
-    return model->model_->Restore(piece, /*is_last=*/++num_pieces == snapshot.num_chunks);
-  }));
-  if (num_pieces != snapshot.num_chunks) {
-    return absl::DataLossError(absl::StrCat("the snapshot of version ", snapshot.version, " has ", num_pieces, " of ",
-                                            snapshot.num_chunks, " chunks"));
-  }
-  FailPoint("restored_model_snapshot");
-  model->snapshot_ = {snapshot.upload, snapshot.num_chunks, snapshot.num_bytes};
-  std::vector<uint64_t> kept = {snapshot.upload};
-  for (const auto& [version, record] : stored.log) {
-    const absl::Status replayed = model->Replay(number, record);
-    if (absl::IsAborted(replayed)) {
+  std::vector<uint64_t> kept;
+  bool is_whole = true;
+  for (const auto& [version, record] : stored) {
+    const bool is_snapshot = version == stored.begin()->first;
+    absl::Status restored = model->RestoreVersion(number, is_snapshot, record);
+    if (restored.ok() && model->model_->version() != version) {
+      restored = absl::DataLossError(absl::StrCat("there is version ", model->model_->version(), " in its place"));
+    }
+    is_whole = is_snapshot || !absl::IsAborted(restored);
+    if (!is_whole) {
       Log(LogLevel::kWarning, "model_version_not_restored",
-          {{"model", model->config_.LogName()}, {"version", version}, {"reason", replayed.message()}});
+          {{"model", model->config_.LogName()}, {"version", version}, {"reason", restored.message()}});
       break;
     }
-    RETURN_IF_ERROR(replayed);
+    if (!restored.ok()) return absl::Status(restored.code(), absl::StrCat("version ", version, ": ", restored.message()));
     if (record.upload != 0) kept.push_back(record.upload);
-    FailPoint("restored_model_version");
+    FailPoint(is_snapshot ? "restored_model_snapshot" : "restored_model_version");
   }
-  std::sort(kept.begin(), kept.end());
   ASSIGN_OR_RETURN(const uint64_t latest, services.store->DeleteOtherUploads(number, kept));
   model->journal_->Start(number, latest);
-  // Removes the records that were not restored.
-  if (model->log_.size() < stored.log.size()) RETURN_IF_ERROR(model->WriteSnapshot());
-  const ModelFigures figures = model->model_->Figures();
-  model->memory_.SetTo(figures.memory_bytes);
+  if (!is_whole) RETURN_IF_ERROR(model->WriteSnapshot());  // removes the records that were not restored
+  model->memory_.SetTo(model->model_->memory_bytes());
   Log(LogLevel::kInfo, "model_restored",
       {{"model", model->config_.LogName()},
-       {"version", figures.version},
-       {"bytes", figures.memory_bytes},
+       {"version", model->model_->version()},
+       {"bytes", model->model_->memory_bytes()},
        {"ms", services.clock.Monotonic() - begin}});
   return model;
 }
 
-absl::Status ServedModel::Replay(uint64_t number, const ModelVersionRecord& record) {
+absl::Status ServedModel::RestoreVersion(uint64_t number, bool is_snapshot, const ModelVersionRecord& record) {
   std::vector<Result> results;
-  uint64_t num_blocks = 0;
+  uint64_t num_chunks = 0;
   if (record.upload != 0) {
-    RETURN_IF_ERROR(services_.store->ForEachChunk(number, record.upload, [&](absl::string_view block) {
-      ++num_blocks;
-      return ReadDelta(block, config_.spec, &results);
+    RETURN_IF_ERROR(services_.store->ForEachChunk(number, record.upload, [&](absl::string_view chunk) {
+      ++num_chunks;
+      return is_snapshot ? model_->Restore(chunk, /*is_last=*/num_chunks == record.num_chunks)
+                         : ReadDelta(chunk, config_.spec, &results);
     }));
   }
-  if (num_blocks != record.num_chunks) {
-    return absl::DataLossError(
-        absl::StrCat("the log record of a version has ", num_blocks, " of ", record.num_chunks, " chunks"));
+  if (num_chunks != record.num_chunks) {
+    return absl::DataLossError(absl::StrCat("there are ", num_chunks, " of ", record.num_chunks, " chunks"));
   }
+  (is_snapshot ? snapshot_bytes_ : log_bytes_) += record.num_bytes;
+  if (is_snapshot) return absl::OkStatus();
   ModelDelta delta;
   for (const Result& result : results) delta.push_back(result.num_keys == 0 ? nullptr : &result);
   RETURN_IF_ERROR(model_->Begin(delta, record.learning_rate));
   model_->Commit({.source = record.source, .empty_reason = record.empty_reason});
-  log_.push_back({record.upload, record.num_chunks, record.num_bytes});
   return absl::OkStatus();
 }
 
@@ -219,7 +211,7 @@ absl::StatusOr<ModelVersion> ServedModel::Apply(const ModelDelta& delta, const M
   const absl::Duration begin = services_.clock.Monotonic();
   const absl::Status reserved = memory_.Grow(model_->BeginBytes(delta), "a version of the model");
   const auto made = reserved.ok() ? MakeVersion(delta, record) : absl::StatusOr<ModelVersion>(reserved);
-  memory_.SetTo(model_->Figures().memory_bytes);
+  memory_.SetTo(model_->memory_bytes());
   services_.metrics.CountModelVersion(!made.ok() ? "refused" : made->num_rows == 0 ? "empty" : "applied");
   if (!made.ok()) return made;
   Log(LogLevel::kDebug, "model_version",
@@ -229,9 +221,7 @@ absl::StatusOr<ModelVersion> ServedModel::Apply(const ModelDelta& delta, const M
        {"rows", made->num_rows},
        {"reason", made->empty_reason},
        {"ms", services_.clock.Monotonic() - begin}});
-  uint64_t log_bytes = 0;
-  for (const Written& each : log_) log_bytes += each.num_bytes;
-  if (log_bytes <= std::max(kMinLogBytes, snapshot_.num_bytes)) return made;
+  if (log_bytes_ <= std::max(kMinLogBytes, snapshot_bytes_)) return made;
   if (const absl::Status status = WriteSnapshot(); !status.ok()) {  // the next version tries again
     Log(LogLevel::kWarning, "model_snapshot_failed", {{"model", config_.LogName()}, {"reason", status.message()}});
   }
@@ -239,32 +229,21 @@ absl::StatusOr<ModelVersion> ServedModel::Apply(const ModelDelta& delta, const M
 }
 
 absl::StatusOr<ModelVersion> ServedModel::MakeVersion(const ModelDelta& delta, ModelVersionRecord record) {
-  Written written;
   if (HasRows(delta) && journal_->IsActive()) {
-    ASSIGN_OR_RETURN(written, WriteUpload([&](Take take) { return WriteDelta(delta, take); }));
+    RETURN_IF_ERROR(WriteUpload([&](Take take) { return WriteDelta(delta, take); }, record));
   }
   FailPoint("model_rows_written");
   absl::Status status = ToStatus([&] { return model_->Begin(delta, record.learning_rate); });
-  if (!status.ok()) {
-    DeleteUpload(written);
-    return status;
-  }
-  record.upload = written.upload;
-  record.num_chunks = written.num_chunks;
-  record.num_bytes = written.num_bytes;
-  status = journal_->Write(&Store::PutModelVersion, model_->version() + 1, record);
-  if (!status.ok()) {
-    DeleteUpload(written);
-  } else {
-    // If the sync fails, the record and its chunks stay: the next attempt replaces the record, or a restart replays it.
-    status = journal_->AwaitDurable();
-  }
+  if (status.ok()) status = journal_->Write(&Store::PutModelVersion, model_->version() + 1, record);
+  if (!status.ok()) DeleteUpload(record);
+  // If the sync fails, the record and its chunks stay: the next attempt replaces the record, or a restart replays it.
+  if (status.ok()) status = journal_->AwaitDurable();
   if (!status.ok()) {
     model_->Abandon();
     return status;
   }
   FailPoint("model_version_durable");
-  log_.push_back(written);
+  log_bytes_ += record.num_bytes;
   ModelVersion made;
   {
     MutexLock lock(&mu_);
@@ -274,43 +253,36 @@ absl::StatusOr<ModelVersion> ServedModel::MakeVersion(const ModelDelta& delta, M
   return made;
 }
 
-absl::StatusOr<ServedModel::Written> ServedModel::WriteUpload(absl::FunctionRef<absl::Status(Take)> save) {
-  Written written;
-  written.upload = journal_->TakeNumber();
+absl::Status ServedModel::WriteUpload(absl::FunctionRef<absl::Status(Take)> save, ModelVersionRecord& record) {
+  record.upload = journal_->TakeNumber();
   const auto take = [&](absl::Span<const absl::string_view> bytes) -> absl::Status {
-    RETURN_IF_ERROR(journal_->Write(&Store::PutChunk, written.upload, written.num_chunks, bytes, nullptr));
-    ++written.num_chunks;
-    for (const absl::string_view span : bytes) written.num_bytes += span.size();
+    RETURN_IF_ERROR(journal_->Write(&Store::PutChunk, record.upload, record.num_chunks, bytes, nullptr));
+    ++record.num_chunks;
+    for (const absl::string_view span : bytes) record.num_bytes += span.size();
     return absl::OkStatus();
   };
   absl::Status saved = ToStatus([&] { return save(take); });
-  if (saved.ok()) return written;
-  DeleteUpload(written);
+  if (!saved.ok()) DeleteUpload(record);
   return saved;
 }
 
-void ServedModel::DeleteUpload(const Written& written) {
-  if (written.num_chunks > 0) journal_->Write(&Store::DeleteUpload, written.upload).IgnoreError();
+void ServedModel::DeleteUpload(const ModelVersionRecord& record) {
+  if (record.num_chunks > 0) journal_->Write(&Store::DeleteUpload, record.upload).IgnoreError();
 }
 
 absl::Status ServedModel::WriteSnapshot() {
   const absl::Duration begin = services_.clock.Monotonic();
-  ASSIGN_OR_RETURN(const Written written, WriteUpload([&](Take take) { return model_->Save(take); }));
-  const ModelSnapshotRecord record{model_->version(), written.upload, written.num_chunks, written.num_bytes};
-  std::vector<uint64_t> removed;
-  if (snapshot_.upload != 0) removed.push_back(snapshot_.upload);
-  for (const Written& each : log_) {
-    if (each.upload != 0) removed.push_back(each.upload);
-  }
-  if (absl::Status put = journal_->Write(&Store::PutModelSnapshot, record, removed); !put.ok()) {
-    DeleteUpload(written);
+  ModelVersionRecord record;
+  RETURN_IF_ERROR(WriteUpload([&](Take take) { return model_->Save(take); }, record));
+  if (absl::Status put = journal_->Write(&Store::PutModelSnapshot, model_->version(), record); !put.ok()) {
+    DeleteUpload(record);
     return put;
   }
-  snapshot_ = written;
-  log_.clear();
+  snapshot_bytes_ = record.num_bytes;
+  log_bytes_ = 0;
   Log(LogLevel::kInfo, "model_snapshot",
       {{"model", config_.LogName()},
-       {"version", record.version},
+       {"version", model_->version()},
        {"bytes", record.num_bytes},
        {"ms", services_.clock.Monotonic() - begin}});
   return absl::OkStatus();

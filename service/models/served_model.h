@@ -130,12 +130,6 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   void ReleaseWaiters() { waits_.Release(); }
 
  private:
-  // An upload of a log record or a snapshot.
-  struct Written {
-    uint64_t upload = 0;  // 0: none
-    uint64_t num_chunks = 0;
-    uint64_t num_bytes = 0;
-  };
   using Take = absl::FunctionRef<absl::Status(absl::Span<const absl::string_view>)>;
 
   ServedModel(ModelConfig config, const RoundServices& services, std::unique_ptr<Model> model, absl::Time create_time);
@@ -148,11 +142,12 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   // Steps 2 to 5.
   absl::StatusOr<ModelVersion> MakeVersion(const ModelDelta& delta, ModelVersionRecord record)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(apply_mu_);
-  // Replays a log record. Errors: ABORTED: as of Store::ForEachChunk. DATA_LOSS.
-  absl::Status Replay(uint64_t number, const ModelVersionRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(apply_mu_);
-  // Writes the pieces that `save` has as chunks of a new upload. After an error, none is left.
-  absl::StatusOr<Written> WriteUpload(absl::FunctionRef<absl::Status(Take)> save);
-  void DeleteUpload(const Written& written);
+  // Restores the snapshot, or replays a version of the log. Errors: ABORTED: as of Store::ForEachChunk. DATA_LOSS.
+  absl::Status RestoreVersion(uint64_t number, bool is_snapshot, const ModelVersionRecord& record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(apply_mu_);
+  // Writes the pieces that `save` has as chunks of a new upload, the record's. After an error, none is left.
+  absl::Status WriteUpload(absl::FunctionRef<absl::Status(Take)> save, ModelVersionRecord& record);
+  void DeleteUpload(const ModelVersionRecord& record);
   absl::Status WriteSnapshot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(apply_mu_);
 
   void PostNext();
@@ -172,8 +167,8 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
 
   Mutex apply_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // held while a version or a snapshot is made
   Reservation memory_ ABSL_GUARDED_BY(apply_mu_);
-  Written snapshot_ ABSL_GUARDED_BY(apply_mu_);
-  std::vector<Written> log_ ABSL_GUARDED_BY(apply_mu_);  // since the snapshot
+  uint64_t snapshot_bytes_ ABSL_GUARDED_BY(apply_mu_) = 0;
+  uint64_t log_bytes_ ABSL_GUARDED_BY(apply_mu_) = 0;  // since the snapshot
 
   mutable Mutex mu_;
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mu_);  // null: none is followed

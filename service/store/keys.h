@@ -21,8 +21,7 @@ enum class Kind : char {
   kWithdrawn = 6,
   kCut = 7,
   kModelVersion = 8,
-  kModelSnapshot = 9,
-  kEnd = 10
+  kEnd = 9
 };
 
 // Numbers are big-endian, so that keys are in ascending order of numbers.
@@ -73,7 +72,7 @@ inline std::string Cut(uint64_t round, uint64_t version) {
   return key;
 }
 
-// The log record of a version of the model `round`.
+// The record of a version of the model `round`.
 inline std::string ModelVersion(uint64_t round, uint64_t version) {
   std::string key = Make(round, Kind::kModelVersion);
   AppendNumber(version, &key);

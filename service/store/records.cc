@@ -107,15 +107,6 @@ std::string EncodeRecord(const ModelVersionRecord& record) {
   return message.SerializeAsString();
 }
 
-std::string EncodeRecord(const ModelSnapshotRecord& record) {
-  store::ModelSnapshot message;
-  message.set_version(record.version);
-  message.set_upload(record.upload);
-  message.set_num_chunks(record.num_chunks);
-  message.set_num_bytes(record.num_bytes);
-  return message.SerializeAsString();
-}
-
 absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes) {
   ASSIGN_OR_RETURN(const store::Round message, ParseRecord<store::Round>(bytes));
   return RoundRecord{message.tenant(),        message.id(),
@@ -189,11 +180,6 @@ absl::StatusOr<ModelVersionRecord> DecodeModelVersionRecord(absl::string_view by
                             message.upload(),
                             message.num_chunks(),
                             message.num_bytes()};
-}
-
-absl::StatusOr<ModelSnapshotRecord> DecodeModelSnapshotRecord(absl::string_view bytes) {
-  ASSIGN_OR_RETURN(const store::ModelSnapshot message, ParseRecord<store::ModelSnapshot>(bytes));
-  return ModelSnapshotRecord{message.version(), message.upload(), message.num_chunks(), message.num_bytes()};
 }
 
 namespace {

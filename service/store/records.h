@@ -43,22 +43,16 @@ struct RoundRecord {
   uint32_t keep_versions = 0;   // of a model, with the default that its stream had
 };
 
-// The log record of a version of a model.
+// A version of a model: the first one that the store has is a snapshot, and those after it are the log.
 struct ModelVersionRecord {
+  // Of the log.
   std::string source;                                  // "rounds/{id}"; empty: none
   std::string empty_reason;                            // of an empty version
   std::optional<double> learning_rate = std::nullopt;  // set before the step
-  uint64_t upload = 0;  // whose chunks are the merged rows (host/model/row_block.h); 0: there are none
+  // Whose chunks are the merged rows (host/model/row_block.h), or the pieces of Model::Save; 0: there are no rows.
+  uint64_t upload = 0;
   uint64_t num_chunks = 0;
   uint64_t num_bytes = 0;  // of the chunks
-};
-
-// The snapshot of a model.
-struct ModelSnapshotRecord {
-  uint64_t version = 0;
-  uint64_t upload = 0;  // whose chunks are the pieces of Model::Save
-  uint64_t num_chunks = 0;
-  uint64_t num_bytes = 0;
 };
 
 // The cut of a version of a stream.
@@ -144,7 +138,6 @@ std::string EncodeRecord(const ChunkReference& record);
 std::string EncodeRecord(const SyncedRecord& record);
 std::string EncodeRecord(const CutRecord& record);
 std::string EncodeRecord(const ModelVersionRecord& record);
-std::string EncodeRecord(const ModelSnapshotRecord& record);
 
 // Errors: DATA_LOSS: the bytes are not such a record.
 absl::StatusOr<RoundRecord> DecodeRoundRecord(absl::string_view bytes);
@@ -155,7 +148,6 @@ absl::StatusOr<ChunkReference> DecodeChunkReference(absl::string_view bytes);
 absl::StatusOr<SyncedRecord> DecodeSyncedRecord(absl::string_view bytes);
 absl::StatusOr<CutRecord> DecodeCutRecord(absl::string_view bytes);
 absl::StatusOr<ModelVersionRecord> DecodeModelVersionRecord(absl::string_view bytes);
-absl::StatusOr<ModelSnapshotRecord> DecodeModelSnapshotRecord(absl::string_view bytes);
 
 // What the store keeps of tasks, and its coding.
 enum class TaskState {

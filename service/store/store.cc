@@ -25,10 +25,6 @@ constexpr size_t kBatchOverhead = 64;
 
 rocksdb::Slice ToSlice(absl::string_view bytes) { return {bytes.data(), bytes.size()}; }
 
-void DeleteChunks(uint64_t round, uint64_t upload, rocksdb::WriteBatch& batch) {
-  batch.DeleteRange(keys::Chunks(round, upload), keys::Chunks(round, upload + 1));
-}
-
 }  // namespace
 
 Store::Store(const StoreOptions& options, std::unique_ptr<DataDirectory> directory, std::unique_ptr<Database> database,
@@ -303,9 +299,8 @@ absl::StatusOr<Store::Ticket> Store::PutChunk(uint64_t round, uint64_t upload, u
 absl::StatusOr<Store::Ticket> Store::DeleteUpload(uint64_t round, uint64_t upload) {
   rocksdb::WriteBatch batch;
   std::vector<Freed> freed;
-  RETURN_IF_ERROR(ListLargeChunks(round, upload, 0, &freed));
   batch.Delete(keys::Upload(round, upload));
-  DeleteChunks(round, upload, batch);
+  RETURN_IF_ERROR(RemoveChunks(round, keys::Chunks(round, upload), keys::Chunks(round, upload + 1), batch, &freed));
   FailPoint("before_delete_upload");
   return WriteRemoval(batch, std::move(freed));
 }
@@ -323,9 +318,9 @@ absl::StatusOr<Store::Ticket> Store::PutSubmission(uint64_t round, absl::string_
 
 absl::Status Store::RemoveSubmission(uint64_t round, const WithdrawnSubmission& submission, rocksdb::WriteBatch& batch,
                                      std::vector<Freed>* freed) const {
-  RETURN_IF_ERROR(ListLargeChunks(round, submission.upload, 0, freed));
+  const uint64_t upload = submission.upload;
   batch.Delete(keys::Submission(round, submission.client_id));
-  DeleteChunks(round, submission.upload, batch);
+  RETURN_IF_ERROR(RemoveChunks(round, keys::Chunks(round, upload), keys::Chunks(round, upload + 1), batch, freed));
   if (!submission.leaf.empty()) batch.Put(keys::Withdrawn(round, submission.upload), submission.leaf);
   return absl::OkStatus();
 }
@@ -352,6 +347,31 @@ absl::StatusOr<Store::Ticket> Store::PutCut(uint64_t round, uint64_t version, co
   FailPoint("before_cut");
   absl::StatusOr<Ticket> ticket = Write(batch);
   FailPoint("after_cut");
+  return ticket;
+}
+
+absl::StatusOr<Store::Ticket> Store::PutModelVersion(uint64_t model, uint64_t version,
+                                                     const ModelVersionRecord& record) {
+  rocksdb::WriteBatch batch;
+  batch.Put(keys::ModelVersion(model, version), EncodeRecord(record));
+  FailPoint("before_model_version");
+  absl::StatusOr<Ticket> ticket = Write(batch);
+  FailPoint("after_model_version");
+  return ticket;
+}
+
+absl::StatusOr<Store::Ticket> Store::PutModelSnapshot(uint64_t model, uint64_t version,
+                                                      const ModelVersionRecord& record) {
+  // A power failure must not leave the record without its chunks: what it replaces is gone.
+  RETURN_IF_ERROR(WithoutRoot(SyncAll()));
+  rocksdb::WriteBatch batch;
+  std::vector<Freed> freed;
+  RETURN_IF_ERROR(RemoveChunks(model, keys::Chunks(model, 0), keys::Chunks(model, record.upload), batch, &freed));
+  batch.DeleteRange(keys::ModelVersion(model, 0), keys::Make(model, Kind::kEnd));
+  batch.Put(keys::ModelVersion(model, version), EncodeRecord(record));
+  FailPoint("before_model_snapshot");
+  absl::StatusOr<Ticket> ticket = WriteRemoval(batch, std::move(freed));
+  FailPoint("after_model_snapshot");
   return ticket;
 }
 

@@ -104,13 +104,12 @@ class Store {
   absl::StatusOr<Ticket> PutCut(uint64_t round, uint64_t version, const CutRecord& record, uint64_t oldest);
 
   // Models have numbers of rounds. PutRound writes their specs, last of all: what else a number has without it, a
-  // restart removes. The merged rows of a version, and a snapshot, are the chunks of an upload. Writes the log record
-  // of a version, which makes its upload count.
+  // restart removes. The merged rows of a version, and a snapshot, are the chunks of an upload, which counts with the
+  // version's record.
   absl::StatusOr<Ticket> PutModelVersion(uint64_t model, uint64_t version, const ModelVersionRecord& record);
-  // Makes an upload the snapshot, after a sync of its chunks, whatever the durability. In the same step removes the
-  // snapshot before it and all log records, with their chunks: `removed` are their uploads. Blocks: for the sync.
-  absl::StatusOr<Ticket> PutModelSnapshot(uint64_t model, const ModelSnapshotRecord& record,
-                                          absl::Span<const uint64_t> removed);
+  // The same for a snapshot, after a sync of its chunks, whatever the durability. In the same step removes all records
+  // and uploads of before. Blocks: for the sync.
+  absl::StatusOr<Ticket> PutModelSnapshot(uint64_t model, uint64_t version, const ModelVersionRecord& record);
 
   // Tasks have numbers, too, which the task registry gives out. Both calls write all or none.
   using NumberedTask = std::pair<uint64_t, const TaskRecord*>;
@@ -157,13 +156,9 @@ class Store {
   absl::StatusOr<std::vector<std::string>> ReadWithdrawn(uint64_t round) const;
   // Returns: the cuts of the stream `round`, by version.
   absl::StatusOr<std::map<uint64_t, CutRecord>> ReadCuts(uint64_t round) const;
-  // What the store has of a model.
-  struct StoredModel {
-    ModelSnapshotRecord snapshot;
-    std::map<uint64_t, ModelVersionRecord> log;  // by version: those after the snapshot, without gaps
-  };
-  // Errors: DATA_LOSS: there is no snapshot, or the log has a gap.
-  absl::StatusOr<StoredModel> ReadModel(uint64_t model) const;
+  // Returns: the versions of a model, without gaps: the first one is the snapshot. Errors: DATA_LOSS: there is none, or
+  // there is a gap.
+  absl::StatusOr<std::map<uint64_t, ModelVersionRecord>> ReadModel(uint64_t model) const;
   // Returns: one chunk of an upload. Errors: NOT_FOUND. DATA_LOSS or ABORTED: as of ForEachChunk.
   absl::StatusOr<std::string> ReadChunk(uint64_t round, uint64_t upload, uint64_t sequence) const;
   // Removes the upload's chunks from `sequence` on.
@@ -225,8 +220,10 @@ class Store {
                                 std::vector<Freed>* freed) const;
   // Returns: the reference that a chunk's value is. From now on the range is the chunk's, though the file may lack it.
   absl::StatusOr<ChunkReference> ReserveLargeChunk(uint64_t round, absl::string_view value) const;
-  // Appends the upload's large chunks, from `sequence` on, to `freed`.
-  absl::Status ListLargeChunks(uint64_t round, uint64_t upload, uint64_t sequence, std::vector<Freed>* freed) const;
+  // Writes the removal of chunks, those with keys from `begin` to `end`, to `batch`, and appends the large ones to
+  // `freed`.
+  absl::Status RemoveChunks(uint64_t round, const std::string& begin, const std::string& end,
+                            rocksdb::WriteBatch& batch, std::vector<Freed>* freed) const;
   // Returns: the error for a chunk that its file does not have.
   absl::Status MissingChunkError(uint64_t round, uint64_t sequence, const ChunkReference& chunk) const;
   // Errors: RESOURCE_EXHAUSTED: the next one may succeed. Any other: none will.

@@ -26,6 +26,20 @@ absl::Status BadKey(absl::string_view key, size_t least) {
                                           key.size() < least ? " and more" : "", ": it is damaged"));
 }
 
+// Reads the records whose keys end with a version.
+template <typename Record>
+absl::StatusOr<std::map<uint64_t, Record>> ReadVersions(Database::Range& range,
+                                                        absl::StatusOr<Record> (*decode)(absl::string_view)) {
+  std::map<uint64_t, Record> records;
+  for (; range.Valid(); range.Next()) {
+    if (range.key().size() != keys::kSequenceAt) return BadKey(range.key(), keys::kSequenceAt);
+    ASSIGN_OR_RETURN(Record record, decode(range.value()));
+    records.emplace(keys::NumberAt(range.key().substr(keys::kRestAt)), std::move(record));
+  }
+  RETURN_IF_ERROR(range.status());
+  return records;
+}
+
 void DeleteContent(uint64_t round, rocksdb::WriteBatch& batch) {
   batch.DeleteRange(keys::Make(round, Kind::kRound), keys::Make(round, Kind::kEnd));
 }
@@ -164,10 +178,11 @@ absl::StatusOr<ChunkReference> Store::ReserveLargeChunk(uint64_t round, absl::st
   return chunk;
 }
 
-absl::Status Store::ListLargeChunks(uint64_t round, uint64_t upload, uint64_t sequence,
-                                    std::vector<Freed>* freed) const {
+absl::Status Store::RemoveChunks(uint64_t round, const std::string& begin, const std::string& end,
+                                 rocksdb::WriteBatch& batch, std::vector<Freed>* freed) const {
+  batch.DeleteRange(begin, end);
   if (!files_->Has(round)) return absl::OkStatus();
-  Database::Range range(*database_, keys::Chunk(round, upload, sequence), keys::Chunks(round, upload + 1));
+  Database::Range range(*database_, begin, end);
   for (; range.Valid(); range.Next()) {
     if (!keys::IsReference(range.value())) continue;
     ASSIGN_OR_RETURN(const ChunkReference chunk, ReserveLargeChunk(round, range.value()));
@@ -177,22 +192,27 @@ absl::Status Store::ListLargeChunks(uint64_t round, uint64_t upload, uint64_t se
 }
 
 absl::StatusOr<std::map<uint64_t, CutRecord>> Store::ReadCuts(uint64_t round) const {
-  std::map<uint64_t, CutRecord> cuts;
   Database::Range range(*database_, keys::Make(round, Kind::kCut), keys::Make(round, Kind::kModelVersion));
-  for (; range.Valid(); range.Next()) {
-    if (range.key().size() != keys::kSequenceAt) return BadKey(range.key(), keys::kSequenceAt);
-    ASSIGN_OR_RETURN(CutRecord record, DecodeCutRecord(range.value()));
-    cuts.emplace(keys::NumberAt(range.key().substr(keys::kRestAt)), record);
+  return ReadVersions<CutRecord>(range, DecodeCutRecord);
+}
+
+absl::StatusOr<std::map<uint64_t, ModelVersionRecord>> Store::ReadModel(uint64_t model) const {
+  Database::Range range(*database_, keys::Make(model, Kind::kModelVersion), keys::Make(model, Kind::kEnd));
+  ASSIGN_OR_RETURN(auto versions, ReadVersions<ModelVersionRecord>(range, DecodeModelVersionRecord));
+  if (versions.empty()) return absl::DataLossError("the data directory has no snapshot of the model");
+  uint64_t next = versions.begin()->first;
+  for (const auto& [version, record] : versions) {
+    if (version == next++) continue;
+    return absl::DataLossError(absl::StrCat("the data directory lacks the log record of version ", next - 1));
   }
-  RETURN_IF_ERROR(range.status());
-  return cuts;
+  return versions;
 }
 
 absl::Status Store::DeleteChunksFrom(uint64_t round, uint64_t upload, uint64_t sequence) {
   rocksdb::WriteBatch batch;
   std::vector<Freed> freed;
-  RETURN_IF_ERROR(ListLargeChunks(round, upload, sequence, &freed));
-  batch.DeleteRange(keys::Chunk(round, upload, sequence), keys::Chunks(round, upload + 1));
+  const std::string begin = keys::Chunk(round, upload, sequence);
+  RETURN_IF_ERROR(RemoveChunks(round, begin, keys::Chunks(round, upload + 1), batch, &freed));
   return WriteRemoval(batch, std::move(freed)).status();
 }
 

@@ -3,26 +3,24 @@
 #define SPARSEAGG_SERVICE_STREAMS_STREAM_REGISTRY_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "host/base/mutex.h"
+#include "service/base/name_table.h"
 #include "service/rounds/registry.h"
 #include "service/streams/stream.h"
 
 namespace sparseagg::service {
 
-// All streams of a server. Their intakes and their rounds are in the Registry, which has the ids of all. Each tenant
-// has names of its own. Owned by Server. Thread-safe.
-class StreamRegistry {
+// All streams of a server. Their intakes and their rounds are in the Registry, which has the ids of all. Owned by
+// Server. Thread-safe.
+class StreamRegistry : public NameTable<Stream> {
  public:
-  StreamRegistry(Registry* registry, const RoundServices& services) : registry_(*registry), services_(services) {}
+  StreamRegistry(Registry* registry, const RoundServices& services)
+      : NameTable("stream"), registry_(*registry), services_(services) {}
 
   // Opens a stream of config.round.tenant with the id config.round.id, or a random id if that is empty.
   // Returns: the existing stream, if its id and spec are the same.
@@ -35,28 +33,17 @@ class StreamRegistry {
   }
   // Completes and lists a stream of an earlier run. Errors: as of Stream::RestoreVersions.
   absl::Status Restore(std::shared_ptr<Stream> stream, const Stream::Stored& stored);
-  // Errors: NOT_FOUND.
-  absl::StatusOr<std::shared_ptr<Stream>> Find(absl::string_view tenant, absl::string_view id) const;
   // Returns: where submissions to "streams/ID" go, or to "rounds/ID", a round or, since over HTTP the paths of
   // submissions have that, a stream. Errors: INVALID_ARGUMENT: another form of name. NOT_FOUND. FAILED_PRECONDITION:
   // the round is a version of a stream.
   absl::StatusOr<std::shared_ptr<Intake>> FindIntake(absl::string_view tenant, absl::string_view name) const;
-  // Returns: up to `size` streams of the tenant after that of the token, in ascending order of ids, and the next token.
-  using Page = std::pair<std::vector<std::shared_ptr<Stream>>, std::string>;
-  Page List(absl::string_view tenant, size_t size, const std::string& token) const;
-  // Returns: all streams, whatever their tenants.
-  std::vector<std::shared_ptr<Stream>> All() const;
   // Errors: NOT_FOUND. Of Store. Returns: the stream, whose intake tells when its removal is durable.
   absl::StatusOr<std::shared_ptr<Stream>> Delete(absl::string_view tenant, absl::string_view id);
 
  private:
-  using Name = std::pair<std::string, std::string>;  // tenant and id
-
   Registry& registry_;
   const RoundServices services_;
-  Mutex create_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // held while a stream is created, which may take long
-  mutable Mutex mu_;
-  std::map<Name, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mu_);
+  Mutex create_mu_;  // held while a stream is created, which may take long
 };
 
 }  // namespace sparseagg::service

@@ -44,13 +44,13 @@ TEST(Model_MemoryBytes, AreWithinATenthOfWhatTheProcessTakes) {
     for (uint64_t i = 0; i < kBatch; ++i) keys[i] = (begin + i) * 97;
     rows.values.resize(kBatch * rows.row_bytes());
     std::fill_n(reinterpret_cast<float*>(rows.values.data()), kBatch * tensor.row_width, 0.5f);
-    const uint64_t memory = model->Figures().memory_bytes;
+    const uint64_t memory = model->memory_bytes();
     const uint64_t most = model->BeginBytes({&rows});
     ASSERT_EQ(model->Begin({&rows}), absl::OkStatus());
-    EXPECT_LE(model->Figures().memory_bytes - memory, most);
+    EXPECT_LE(model->memory_bytes() - memory, most);
     model->Commit({});
   }
-  const auto formula = static_cast<double>(model->Figures().memory_bytes);
+  const auto formula = static_cast<double>(model->memory_bytes());
   const auto taken = static_cast<double>(ResidentBytes() - before);
   std::printf("rows %llu: formula %.1f MB, resident %.1f MB\n", static_cast<unsigned long long>(num_rows),
               formula / 1e6, taken / 1e6);

@@ -251,7 +251,7 @@ TEST(Model_StepOutOfRange, NamesKeyAndColumnAndLeavesAllTensors) {
   EXPECT_THAT(begun.message(), HasSubstr("tensor 'head': the step of key 1 gives column 0 a value that is not finite"));
   const ModelFigures figures = model->Figures();
   EXPECT_EQ(figures.version, 0u);
-  EXPECT_EQ(figures.memory_bytes, 0u);
+  EXPECT_EQ(model->memory_bytes(), 0u);
   EXPECT_EQ(figures.tensors[0].num_rows, 0u);
   EXPECT_EQ(figures.tensors[1].learning_rate, 1.0);
   EXPECT_EQ(figures.versions.size(), 1u);
@@ -300,7 +300,7 @@ TEST(Model_ManyRemovals_AreForgotten, AndReadsSinceThenAreRefused) {
     EXPECT_EQ(figures.tensors[0].num_rows, version < 3 ? 70'000u : 0u);
     EXPECT_EQ(figures.tensors[0].num_removed, version < 3 ? 0u : 70'000u);
     EXPECT_EQ(figures.tensors[0].oldest_since, version < 4 ? 0u : 3u);
-    EXPECT_EQ(figures.memory_bytes == 0, version == 4);
+    EXPECT_EQ(model->memory_bytes() == 0, version == 4);
     if (version != 3) continue;
     const auto removed = model->ReadRange(0, 0, 0, {.since = 2}, 100'000);
     ASSERT_TRUE(removed.ok());

@@ -30,6 +30,7 @@ from sparseagg._internal.base.types import Layout, NarrowEncoding, Op
 from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.async_stream import Stream, checked_version
 from sparseagg._internal.client.connection import Connection
+from sparseagg._internal.client.endpoint import Handled
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.model_arrays import checked_keys, padded, table_of, values_of
 from sparseagg._internal.client.model_reader import ModelReader
@@ -160,36 +161,15 @@ class ModelAttributes:
         return RoundSpec(map(_tensor_spec, self.info.tensors.values()), op=op, **options)
 
 
-class Model(ModelAttributes):
+class Model(Handled, ModelAttributes):
     """A model on a server, from ``Client.model``; the attributes are those of ``sparseagg.Model``."""
 
+    _KIND = "models"
+
     def __init__(self, connection: Connection | MemoryConnection, proto: pb.Model) -> None:
-        self._connection, self._owns_connection = connection, False  # of_handle sets the latter
+        self._connection = connection
         self.name, self._spec = proto.name, proto.spec
         self.info = ModelInfo._from_proto(proto)
-
-    @property
-    def handle(self) -> str:
-        """A string by which other processes find the model: ``Model.from_handle``."""
-        return self._connection.endpoint.handle(self.name)
-
-    @classmethod
-    async def from_handle(cls, handle: str, **options: Any) -> Model:
-        """Returns the model that a handle names, with a connection of its own; as ``Round.from_handle``."""
-        from sparseagg._internal.client.async_client import Client, of_handle  # which imports this module
-
-        return await of_handle("models", handle, Client, options)  # type: ignore[no-any-return]
-
-    async def __aenter__(self) -> Model:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._release()
-
-    async def _release(self) -> None:
-        """Closes the connection of a model from ``from_handle``."""
-        if self._owns_connection:
-            await self._connection.close()
 
     async def refresh(self) -> ModelInfo:
         """Asks the server for the model, and returns it as it is now; ``NotFoundError`` if it was deleted."""

@@ -44,31 +44,6 @@ class Round(RoundCalls):
     def __reduce__(self) -> tuple[Any, ...]:
         return _reconnected, (self._connection.endpoint, type(self._connection.transport), self.info)
 
-    @classmethod
-    async def from_handle(cls, handle: str, **options: Any) -> Round:
-        """Returns the round that a handle names, with a connection of its own; see ``sparseagg.Round.from_handle``.
-
-        ``async with await Round.from_handle(handle) as rnd`` closes that connection at the end; the round stays open.
-        """
-        from sparseagg._internal.client.async_client import Client, of_handle  # which imports this module
-
-        return await of_handle("rounds", handle, Client, options)  # type: ignore[no-any-return]
-
-    async def __aenter__(self) -> Round:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._release()
-
-    async def _release(self) -> None:
-        """Closes the connection of a round from ``from_handle`` or from a pickle. The round itself stays as it is.
-
-        Without effect for a round from a client, whose connection is the client's. A ``with`` statement does the same.
-        A round that is no longer used releases its connection by itself.
-        """
-        if self._owns_connection:
-            await self._connection.close()
-
     async def submit(
         self,
         client_id: ClientId,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from sparseagg._internal.client import async_client, async_models, async_round, async_stream
+from sparseagg._internal.client.endpoint import Handled
 from sparseagg._internal.client.round_calls import RoundAttributes
 from sparseagg._internal.client.transport import BlockingTransport, blocking, blocking_iterator, run, with_arguments_of
 
 if TYPE_CHECKING:
-    from typing_extensions import ParamSpec
+    from typing_extensions import ParamSpec, Self
 
     P = ParamSpec("P")
 
@@ -22,7 +23,9 @@ class _Twin:
     """An object whose public attributes, which its class documents, are those of its asyncio twin."""
 
     _ATTRIBUTES: tuple[str, ...] = ("name", "spec", "info", "handle", "address")
-    _inner: Any
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
 
     if not TYPE_CHECKING:
 
@@ -35,7 +38,40 @@ class _Twin:
             return [*super().__dir__(), *(name for name in self._ATTRIBUTES if hasattr(self._inner, name))]
 
 
-class Round(_Twin, RoundAttributes):
+class _Handled(_Twin):
+    """What rounds and models have in common."""
+
+    _KIND: ClassVar[str]
+    handle: str
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._release()
+
+    @classmethod
+    def from_handle(cls, handle: str, **options: Any) -> Self:
+        """Returns the round, or the model, of a handle, with a connection of its own: a worker needs the string alone.
+
+            with sparseagg.Round.from_handle(handle) as rnd:
+                rnd.submit("client-7", update)
+
+        Args:
+            handle: of ``Round.handle`` or ``Model.handle``. It says where updates go: open only those of a coordinator
+                that you trust.
+            options: arguments of ``Client``, such as ``token`` and ``tls``.
+
+        Raises:
+            InvalidArgumentError: this is no such handle, or an option has a wrong type or value.
+            NotFoundError: the server has no such round or model; the round's result_ttl may be over.
+        """
+        return cls(run(async_client.of_handle(cls._KIND, handle, _Operations, options)))
+
+    _release = blocking(Handled._release)
+
+
+class Round(_Handled, RoundAttributes):
     """A round on the server, from the methods of ``Client``, or from ``from_handle``. Thread-safe.
 
     A round can be pickled, unless it is one of ":memory:". The copy has a connection of its own, as a round of
@@ -51,36 +87,10 @@ class Round(_Twin, RoundAttributes):
             ``FailedPreconditionError`` for a round of ":memory:", which no other process can reach.
     """
 
-    handle: str
-
-    def __init__(self, inner: async_round.Round) -> None:
-        self._inner = inner
+    _KIND = "rounds"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Round, (self._inner,)
-
-    def __enter__(self) -> Round:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._release()
-
-    @classmethod
-    def from_handle(cls, handle: str, **options: Any) -> Round:
-        """Returns the round of a handle, with a connection of its own: all that a worker needs is the string.
-
-            with sparseagg.Round.from_handle(handle) as rnd:
-                rnd.submit("client-7", update)
-
-        Args:
-            handle: of ``Round.handle``. It says where updates go: open only those of a coordinator that you trust.
-            options: arguments of ``Client``, such as ``token`` and ``tls``.
-
-        Raises:
-            InvalidArgumentError: this is no handle, or an option has a wrong type or value.
-            NotFoundError: the server has no such round; its result_ttl may be over.
-        """
-        return cls(run(async_client.of_handle("rounds", handle, _Operations, options)))
 
     refresh = blocking(async_round.Round.refresh)
     submit = blocking(async_round.Round.submit)
@@ -98,7 +108,6 @@ class Round(_Twin, RoundAttributes):
     _export = blocking(async_round.Round._export)
     cancel = blocking(async_round.Round.cancel)
     delete = blocking(async_round.Round.delete)
-    _release = blocking(async_round.Round._release)
 
 
 class Stream(_Twin, async_stream.StreamAttributes):
@@ -115,9 +124,6 @@ class Stream(_Twin, async_stream.StreamAttributes):
         info: the stream as the server described it at ``info.as_of``; ``refresh`` asks again.
     """
 
-    def __init__(self, inner: async_stream.Stream) -> None:
-        self._inner = inner
-
     refresh = blocking(async_stream.Stream.refresh)
     submit = blocking(async_stream.Stream.submit)
     submit_batch = blocking(async_stream.Stream.submit_batch)
@@ -130,7 +136,7 @@ class Stream(_Twin, async_stream.StreamAttributes):
     delete = blocking(async_stream.Stream.delete)
 
 
-class Model(_Twin, async_models.ModelAttributes):
+class Model(_Handled, async_models.ModelAttributes):
     """A model on the server, from ``Client.model`` or ``from_handle``. Threads: as ``Client``; a model keeps no rows.
 
         for version in model.versions():                          # a client, anywhere
@@ -144,21 +150,7 @@ class Model(_Twin, async_models.ModelAttributes):
         handle: a string from which ``from_handle`` makes this model in another process; as ``Round.handle``.
     """
 
-    handle: str
-
-    def __init__(self, inner: async_models.Model) -> None:
-        self._inner = inner
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._release()
-
-    @classmethod
-    def from_handle(cls, handle: str, **options: Any) -> Model:
-        """Returns the model of a handle, with a connection of its own; as ``Round.from_handle``."""
-        return cls(run(async_client.of_handle("models", handle, _Operations, options)))
+    _KIND = "models"
 
     refresh = blocking(async_models.Model.refresh)
     wait = blocking(async_models.Model.wait)
@@ -171,7 +163,6 @@ class Model(_Twin, async_models.ModelAttributes):
     apply = blocking(async_models.Model.apply)
     assign = blocking(async_models.Model.assign)
     delete = blocking(async_models.Model.delete)
-    _release = blocking(async_models.Model._release)
 
 
 class _Operations(async_client.Client):

@@ -7,7 +7,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
 import grpc
 
@@ -16,6 +16,10 @@ from sparseagg._internal.base.credentials import TLS, Path, TLSArgument, TokenAr
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from sparseagg._internal.client.connection import Connection
+    from sparseagg._internal.client.memory_connection import MemoryConnection
     from sparseagg._internal.client.retry import RetryPolicy
 
 _HOST_AND_PORT = re.compile(r"(\[[^]\s]+\]|[^][:/\s]+):(\d{1,5})")
@@ -120,6 +124,45 @@ def parsed_handle(kind: str, handle: Any) -> tuple[str, str]:
             f'a handle must be "{_SCHEME}host:port/{kind}/ID", as of {owner}.handle, got {shown(handle)}'
         )
     return checked_address(match["address"]), match["name"]
+
+
+class Handled:
+    """What rounds and models have in common: other processes find them by their handles."""
+
+    _KIND: ClassVar[str]  # "rounds" or "models"
+    name: str
+    _connection: Connection | MemoryConnection
+    _owns_connection = False
+
+    @property
+    def handle(self) -> str:
+        """A string by which other processes find this: ``from_handle``."""
+        return self._connection.endpoint.handle(self.name)
+
+    @classmethod
+    async def from_handle(cls, handle: str, **options: Any) -> Self:
+        """Returns what a handle names, with a connection of its own; see ``sparseagg.Round.from_handle``.
+
+        ``async with await Round.from_handle(handle) as rnd`` closes that connection at the end; the round stays open.
+        """
+        from sparseagg._internal.client.async_client import Client, of_handle  # which imports this module
+
+        return await of_handle(cls._KIND, handle, Client, options)  # type: ignore[no-any-return]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._release()
+
+    async def _release(self) -> None:
+        """Closes the connection of what comes from ``from_handle`` or from a pickle; what is on the server stays.
+
+        Without effect for what comes from a client, whose connection is the client's. A ``with`` statement does the
+        same. A round that is no longer used releases its connection by itself.
+        """
+        if self._owns_connection:
+            await self._connection.close()
 
 
 # Of TLS: paths of PEM files. The first may also be _SYSTEM, for the system's authorities.

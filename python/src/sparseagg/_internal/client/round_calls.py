@@ -26,6 +26,7 @@ from sparseagg._internal.base.text import html_table
 from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding
 from sparseagg._internal.certificates.bundle import BundleWriter
 from sparseagg._internal.client.connection import Connection
+from sparseagg._internal.client.endpoint import Handled
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.progress import ProgressBar
 from sparseagg._internal.client.retry import (
@@ -65,8 +66,10 @@ class RoundAttributes:
         return html_table(heads, [(self.name, f"{info.state} {info.state_reason}", *sizes, info.engine)])
 
 
-class RoundCalls(RoundAttributes):
+class RoundCalls(Handled, RoundAttributes):
     """What all operations of a round use, and those of a sealed round and of its certificate."""
+
+    _KIND = "rounds"
 
     def __init__(
         self, connection: Connection | MemoryConnection, info: RoundInfo, owns_connection: bool = False
@@ -75,11 +78,6 @@ class RoundCalls(RoundAttributes):
         self.name, self.info = info.name, info
         self.spec = info.spec  # one for all updates, for its table_columns
         self._owns_connection = owns_connection
-
-    @property
-    def handle(self) -> str:
-        """A string from which ``Round.from_handle`` makes this round in another process."""
-        return self._connection.endpoint.handle(self.name)
 
     async def refresh(self) -> RoundInfo:
         """Asks the server for the round, and returns it as it is now."""
