@@ -66,11 +66,9 @@ Model::Model(ModelSpec spec) : spec_(std::move(spec)) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<Model>> Model::Create(ModelSpec spec, const ModelDelta& initial, std::string source) {
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(ModelSpec spec, const ModelDelta& initial, ModelVersion first) {
   RETURN_IF_ERROR(Validate(spec));
   std::unique_ptr<Model> model(new Model(std::move(spec)));
-  ModelVersion first;
-  first.source = std::move(source);
   for (size_t i = 0; i < initial.size(); ++i) {
     if (initial[i] == nullptr) continue;
     RETURN_IF_ERROR(model->tables_[i]->Begin(0, initial[i], std::nullopt));
@@ -164,6 +162,7 @@ ModelVersion Model::Commit(ModelVersion made) {
   ModelVersion& newest = versions_.back();
   newest.source = std::move(made.source);
   newest.empty_reason = std::move(made.empty_reason);
+  newest.digest = std::move(made.digest);
   while (versions_.size() > spec_.keep_versions + size_t{1}) versions_.pop_front();
   return newest;
 }
@@ -183,7 +182,7 @@ absl::Status Model::Save(absl::FunctionRef<absl::Status(absl::Span<const absl::s
     for (const ModelVersion& version : versions_) {
       Put(version.version, header);
       Put(version.num_rows, header);
-      for (const std::string* text : {&version.source, &version.empty_reason}) Put(*text, header);
+      for (const std::string* text : {&version.source, &version.empty_reason, &version.digest}) Put(*text, header);
     }
   }
   RETURN_IF_ERROR(take({header}));
@@ -209,7 +208,7 @@ absl::Status Model::RestoreHeader(absl::string_view piece) {
   while (!piece.empty()) {
     ModelVersion& made = versions_.emplace_back();
     if (!Get(piece, made.version) || !Get(piece, made.num_rows) || !Get(piece, made.source) ||
-        !Get(piece, made.empty_reason)) {
+        !Get(piece, made.empty_reason) || !Get(piece, made.digest)) {
       return damaged;
     }
   }

@@ -31,6 +31,7 @@ struct ModelVersion {
   std::string source = {};        // NOLINT(readability-redundant-member-init): "rounds/{id}"; empty: none
   uint64_t num_rows = 0;          // touched, of all tensors
   std::string empty_reason = {};  // NOLINT(readability-redundant-member-init): of an empty version: why
+  std::string digest = {};        // NOLINT(readability-redundant-member-init): of all versions so far; may be empty
 };
 
 // What a read asks for. `version`: nullopt: the newest one. `since`: nullopt: all rows.
@@ -85,10 +86,10 @@ class Model {
   static constexpr size_t kReadBatch = 1024;
   static constexpr uint64_t kMaxVersion = ~uint32_t{0} - 1;  // rows keep versions in 32 bits
 
-  // Makes version 0. `initial`: empty, or as for Begin: its rows, without a step. `source`: of version 0.
+  // Makes version 0. `initial`: empty, or as for Begin: its rows, without a step. `first`: source and digest.
   // Errors: of Validate and CheckDelta. RESOURCE_EXHAUSTED: more rows than max_rows.
   static absl::StatusOr<std::unique_ptr<Model>> Create(ModelSpec spec, const ModelDelta& initial = {},
-                                                       std::string source = "");
+                                                       ModelVersion first = {});
 
   const ModelSpec& spec() const { return spec_; }
   uint64_t version() const;
@@ -105,8 +106,8 @@ class Model {
   // Requires: the tensors of `delta` have passed CheckFits. Errors: OUT_OF_RANGE, RESOURCE_EXHAUSTED: of
   // RowTable::Begin, or more than kMaxVersion versions; nothing has changed then.
   absl::Status Begin(const ModelDelta& delta, std::optional<double> learning_rate = std::nullopt);
-  // Makes the version that Begin computed the newest one, and drops the oldest one beyond keep_versions. `made`: source
-  // and empty_reason; the other fields are filled in. Returns: the version. Does not throw.
+  // Makes the version that Begin computed the newest one, and drops the oldest one beyond keep_versions. `made`: its
+  // texts; the other fields are filled in. Returns: the version. Does not throw.
   ModelVersion Commit(ModelVersion made);
   // Undoes Begin.
   void Abandon();

@@ -236,6 +236,7 @@ void EncodeModelVersion(const ModelVersion& version, v1::ModelVersion* wire) {
   wire->set_round(version.source);
   wire->set_num_rows(version.num_rows);
   wire->set_empty_reason(version.empty_reason);
+  wire->set_digest(version.digest);
 }
 
 void EncodeModel(const ServedModel& model, bool versions, v1::Model* wire) {

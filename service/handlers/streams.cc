@@ -82,9 +82,9 @@ void AggregationMethods::ListStreams(const Call& call) {
     v1::ListStreamsRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     ASSIGN_OR_RETURN(const int size, ListSize(request.page_size()));
-    const auto page = std::make_shared<StreamRegistry::Page>(
-        streams_.List(self.caller().identity().tenant, request.page_token(), static_cast<size_t>(size), PageBytes(0),
-                      MostStreamBytes));
+    const auto page =
+        std::make_shared<StreamRegistry::Page>(streams_.List(self.caller().identity().tenant, request.page_token(),
+                                                             static_cast<size_t>(size), PageBytes(0), MostStreamBytes));
     return PlannedAnswer{page->bytes, [&self, page]() -> absl::Status {
                            v1::ListStreamsResponse answer;
                            for (const auto& stream : page->entries) {

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"
+#include "host/privacy/noise.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
 #include "service/base/refusals.h"
@@ -32,6 +34,28 @@ absl::Status CheckLearningRate(const ModelSpec& spec, double rate) {
 
 bool HasRows(const ModelDelta& delta) {
   return std::any_of(delta.begin(), delta.end(), [](const Result* result) { return result != nullptr; });
+}
+
+std::string TextOf(const privacy::Bytes32& digest) { return {digest.begin(), digest.end()}; }
+
+// Returns: ModelVersion.digest of version 0, which has the content, since no certificate is needed for it.
+std::string FirstDigest(const ModelConfig& config, const ModelDelta& initial) {
+  privacy::Sha256 hash;
+  hash.AddText(config.wire_spec);
+  for (size_t i = 0; i < config.spec.tensors.size(); ++i) {
+    const Result* const rows = initial.empty() ? nullptr : initial[i];
+    hash.AddNumber(rows == nullptr ? 0 : NumPresent(*rows));
+    if (rows == nullptr) continue;
+    const auto add = [&](absl::Span<const uint64_t> keys, const std::byte* values) {
+      for (size_t row = 0; row < keys.size(); ++row) {
+        hash.AddNumber(keys[row]);
+        hash.Add(values + row * rows->row_bytes(), rows->row_bytes());
+      }
+      return absl::OkStatus();
+    };
+    ForEachPart(*rows, Model::kReadBatch, add).IgnoreError();
+  }
+  return TextOf(hash.Finish());
 }
 
 }  // namespace
@@ -78,8 +102,10 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ServedModel::Create(ModelConfig con
   }
   Reservation reserved(&services.tenants.Of(config.tenant).budget, /*keeps_submissions=*/false);
   RETURN_IF_ERROR(reserved.Grow(bytes, "the model"));
-  const std::string source = config.initial_round.empty() ? "" : RoundName(config.initial_round);
-  ASSIGN_OR_RETURN(std::unique_ptr<Model> made, Model::Create(config.spec, initial, source));
+  ModelVersion first;
+  if (!config.initial_round.empty()) first.source = RoundName(config.initial_round);
+  first.digest = FirstDigest(config, initial);
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> made, Model::Create(config.spec, initial, std::move(first)));
   const absl::Time now = services.clock.WallTime();
   std::shared_ptr<ServedModel> model(new ServedModel(std::move(config), services, std::move(made), now));
   MutexLock lock(&model->apply_mu_);
@@ -129,7 +155,8 @@ absl::StatusOr<std::shared_ptr<ServedModel>> ServedModel::Restore(ModelConfig co
           {{"model", model->config_.LogName()}, {"version", version}, {"reason", restored.message()}});
       break;
     }
-    if (!restored.ok()) return absl::Status(restored.code(), absl::StrCat("version ", version, ": ", restored.message()));
+    if (!restored.ok())
+      return absl::Status(restored.code(), absl::StrCat("version ", version, ": ", restored.message()));
     if (record.upload != 0) kept.push_back(record.upload);
     FailPoint(is_snapshot ? "restored_model_snapshot" : "restored_model_version");
   }
@@ -163,7 +190,7 @@ absl::Status ServedModel::RestoreVersion(uint64_t number, bool is_snapshot, cons
   ModelDelta delta;
   for (const Result& result : results) delta.push_back(result.num_keys == 0 ? nullptr : &result);
   RETURN_IF_ERROR(model_->Begin(delta, record.learning_rate));
-  model_->Commit({.source = record.source, .empty_reason = record.empty_reason});
+  model_->Commit({.source = record.source, .empty_reason = record.empty_reason, .digest = record.digest});
   return absl::OkStatus();
 }
 
@@ -204,12 +231,25 @@ absl::StatusOr<ModelVersion> ServedModel::ApplyRound(uint64_t base, const std::s
     if (round == nullptr) return absl::NotFoundError(absl::StrCat("there is no ", round_name));
     ASSIGN_OR_RETURN(rows, RowsOf(config_.spec, *round, /*is_initial=*/false));
   }
-  return Apply(rows.delta, {round_name, "", learning_rate});
+  return Apply(rows.delta, round.get(), {round_name, "", learning_rate});
 }
 
-absl::StatusOr<ModelVersion> ServedModel::Apply(const ModelDelta& delta, const ModelVersionRecord& record) {
+std::string ServedModel::NextDigest(const Round* round, const ModelVersionRecord& record) const {
+  const std::string last = model_->Figures().versions.back().digest;
+  const std::string certificate = round == nullptr ? "" : round->GetCertificate().value_or("");
+  if (last.empty() || (round != nullptr && certificate.empty())) return "";
+  privacy::Sha256 hash;
+  for (const std::string* text : {&last, &record.source, &record.empty_reason, &certificate}) hash.AddText(*text);
+  hash.AddNumber(record.learning_rate.has_value() ? 1 : 0);
+  hash.AddNumber(absl::bit_cast<uint64_t>(record.learning_rate.value_or(0.0)));
+  return TextOf(hash.Finish());
+}
+
+absl::StatusOr<ModelVersion> ServedModel::Apply(const ModelDelta& delta, const Round* round,
+                                                ModelVersionRecord record) {
   const absl::Duration begin = services_.clock.Monotonic();
   const absl::Status reserved = memory_.Grow(model_->BeginBytes(delta), "a version of the model");
+  record.digest = NextDigest(round, record);
   const auto made = reserved.ok() ? MakeVersion(delta, record) : absl::StatusOr<ModelVersion>(reserved);
   memory_.SetTo(model_->memory_bytes());
   services_.metrics.CountModelVersion(!made.ok() ? "refused" : made->num_rows == 0 ? "empty" : "applied");
@@ -247,7 +287,9 @@ absl::StatusOr<ModelVersion> ServedModel::MakeVersion(const ModelDelta& delta, M
   ModelVersion made;
   {
     MutexLock lock(&mu_);
-    made = model_->Commit({.source = std::move(record.source), .empty_reason = std::move(record.empty_reason)});
+    made = model_->Commit({.source = std::move(record.source),
+                           .empty_reason = std::move(record.empty_reason),
+                           .digest = std::move(record.digest)});
   }
   waits_.Release();
   return made;
@@ -400,10 +442,10 @@ absl::Status ServedModel::ApplyVersion(const Round& round) {
   } else {
     return absl::NotFoundError(absl::StrCat("no ", StreamName(config_.stream)));  // it is being deleted
   }
-  absl::StatusOr<ModelVersion> made = Apply(rows.delta, record);
+  absl::StatusOr<ModelVersion> made = Apply(rows.delta, &round, record);
   if (absl::IsOutOfRange(made.status())) {
     record.empty_reason = std::string(Shorten(made.status().message(), kMaxEmptyReasonBytes));
-    made = Apply({}, record);
+    made = Apply({}, &round, record);
   }
   return made.status();
 }

@@ -136,9 +136,11 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
 
   // Returns: the answer to a call whose base is not the newest version; nullopt: it is.
   std::optional<absl::StatusOr<ModelVersion>> AnswerRetry(uint64_t base, const std::string& source) const;
-  // Steps 1 to 6. `record`: source, empty_reason and learning_rate; the rest is filled in.
-  absl::StatusOr<ModelVersion> Apply(const ModelDelta& delta, const ModelVersionRecord& record)
+  // Steps 1 to 6. `round`: null: none. `record`: empty_reason and learning_rate; the rest is filled in.
+  absl::StatusOr<ModelVersion> Apply(const ModelDelta& delta, const Round* round, ModelVersionRecord record)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(apply_mu_);
+  // Returns: ModelVersion.digest of the next version.
+  std::string NextDigest(const Round* round, const ModelVersionRecord& record) const;
   // Steps 2 to 5.
   absl::StatusOr<ModelVersion> MakeVersion(const ModelDelta& delta, ModelVersionRecord record)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(apply_mu_);

@@ -101,6 +101,7 @@ std::string EncodeRecord(const ModelVersionRecord& record) {
   message.set_source(record.source);
   message.set_empty_reason(record.empty_reason);
   if (record.learning_rate.has_value()) message.set_learning_rate(*record.learning_rate);
+  message.set_digest(record.digest);
   message.set_upload(record.upload);
   message.set_num_chunks(record.num_chunks);
   message.set_num_bytes(record.num_bytes);
@@ -177,6 +178,7 @@ absl::StatusOr<ModelVersionRecord> DecodeModelVersionRecord(absl::string_view by
   return ModelVersionRecord{message.source(),
                             message.empty_reason(),
                             message.has_learning_rate() ? std::optional(message.learning_rate()) : std::nullopt,
+                            message.digest(),
                             message.upload(),
                             message.num_chunks(),
                             message.num_bytes()};

@@ -49,6 +49,7 @@ struct ModelVersionRecord {
   std::string source;                                  // "rounds/{id}"; empty: none
   std::string empty_reason;                            // of an empty version
   std::optional<double> learning_rate = std::nullopt;  // set before the step
+  std::string digest = {};                             // NOLINT(readability-redundant-member-init)
   // Whose chunks are the merged rows (host/model/row_block.h), or the pieces of Model::Save; 0: there are no rows.
   uint64_t upload = 0;
   uint64_t num_chunks = 0;

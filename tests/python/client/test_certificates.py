@@ -562,3 +562,42 @@ def test_rounds_that_get_no_certificate(start_server, certifying, keys):
 def test_bad_key_stops_the_start(start_server, tmp_path):
     with pytest.raises(AssertionError, match=r"--certificate-key: .*rsa.key has no Ed25519 private key"):
         start_server("--certificate-key", str(rsa_key(tmp_path)))
+
+
+def test_digests_of_a_model_are_those_of_their_definition_and_outlive_a_restart(certifying):
+    number = lambda value: int(value).to_bytes(8, "little")  # noqa: E731
+    text = lambda octets: number(len(octets)) + octets  # noqa: E731
+    head = np.random.default_rng(3).standard_normal((40_000, 8)).astype(np.float32)
+    server = certifying()
+    with sa.Client(server.address) as client:
+        model = client.model(
+            "m",
+            tensors={"emb": sa.Rows(2, num_rows=9), "head": head},
+            optimizer=sa.optimizers.FedAdam(),
+            keep_versions=9,
+        )
+        spec = model._inner._spec.SerializeToString(deterministic=True)
+        rows = b"".join(number(key) + row.tobytes() for key, row in enumerate(head))
+        expected = [hashlib.sha256(text(spec) + number(0) + number(len(head)) + rows).digest()]
+        for rate, has_round in ((None, True), (0.5, False), (0.25, True)):  # the first one is larger than a snapshot
+            name = envelope = b""
+            rnd = None
+            if has_round:
+                rnd = model.create_round("sum", certificate=True)
+                rnd.submit("a", {"head": head, "emb": ([3], [[1.0, 2.0]])})
+                rnd.finish()
+                name, envelope = rnd.name.encode(), rnd.certificate().envelope
+            model.apply(rnd, base_version=len(expected) - 1, learning_rate=rate)
+            parts = text(expected[-1]) + text(name) + text(b"") + text(envelope)
+            parts += number(0) * 2 if rate is None else number(1) + np.float64(rate).tobytes()
+            expected.append(hashlib.sha256(parts).digest())
+        assert [version.digest for version in model.refresh().versions] == expected
+    server.kill()
+    with sa.Client(certifying().address) as client:
+        model = client.model("m")
+        assert [version.digest for version in model.info.versions] == expected
+        plain = model.create_round("sum")
+        plain.submit("a", {"emb": ([3], [[1.0, 2.0]])})
+        plain.finish()
+        for at, each in enumerate((plain, None), start=len(expected) - 1):  # one round without: no digest any more
+            assert model.apply(each, base_version=at, learning_rate=0.1).digest == b""

@@ -19,6 +19,7 @@ class ModelVersion:
     round: str  # "rounds/{id}" that made it; "": there was none
     num_rows: int  # touched, of all tensors; 0: the version is empty
     empty_reason: str  # of an empty version of a stream: why
+    digest: bytes  # binds all versions so far (docs/certificates.md); empty if a round had no certificate
 
 
 @dataclasses.dataclass(frozen=True)
