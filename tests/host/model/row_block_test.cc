@@ -60,14 +60,18 @@ TEST(RowBlock_DeltaOfAnyLayout, ComesBack) {
   }
 }
 
-TEST(RowBlock_KeysWithoutGaps, TakeNoBytes) {
+TEST(RowBlock_OfThreeRows, HasTheBytesOfItsDefinition) {
   const ModelSpec spec = SpecOf(0, 1);
-  const auto key_bytes = [&](Rows rows) {
+  const auto block = [&](Rows rows) {
     const Result result = ResultOf(rows, spec.tensors[1]);
-    return (*RowBlock::Parse(Written({nullptr, &result})[0], spec)).key_bytes;
+    return Written({nullptr, &result})[0];
   };
-  EXPECT_EQ(key_bytes({{7, {1}}, {8, {1}}, {9, {1}}}), 0);
-  EXPECT_EQ(key_bytes({{7, {1}}, {9, {1}}}), 8);
+  const std::string values("\0\0\x80\x3f\0\0\0\x40\0\0\x40\x40\0\0\0\0", 16);  // 1, 2, 3, padding
+  EXPECT_EQ(block({{7, {1}}, {8, {2}}, {9, {3}}}),  // kind, dtype, no key bytes; tensor 1; 3 rows from key 7 on
+            std::string("\1\0\0\0\1\0\0\0\3\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0", 24) + values);
+  const std::string keys("\7\0\0\0\0\0\0\0\x8\0\0\0\0\0\0\0\0\0\0\0\1\0\0\0", 24);
+  EXPECT_EQ(block({{7, {1}}, {8, {2}}, {uint64_t{1} << 32, {3}}}),
+            std::string("\1\0\x8\0\1\0\0\0\3\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 24) + keys + values);
 }
 
 TEST(RowBlock_BadBytes, AreDataLoss) {

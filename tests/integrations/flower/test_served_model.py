@@ -134,7 +134,9 @@ def test_client_that_fails_does_not_count_and_others_do(server: sa.Client, tmp_p
     check(model, expected(2, failing=2))
 
 
-def test_fedbuff_leaves_the_steps_to_the_server(server: sa.Client, tmp_path: Any) -> None:
+def test_fedbuff_leaves_the_steps_to_the_server(
+    server: sa.Client, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = sa.RoundSpec(
         [
             sa.TensorSpec("table", "float32", shape=(ROWS, WIDTH)),
@@ -148,6 +150,8 @@ def test_fedbuff_leaves_the_steps_to_the_server(server: sa.Client, tmp_path: Any
     grid = LocalGrid(make_app(tmp_path, rows_for=rows_for), NODES)
     strategy = SparseFedBuff(model=model, rows_down="used", concurrency=4, seed=1)
     applied: list[tuple[int, int]] = []
+    awaited, wait = [], sa.Model.wait
+    monkeypatch.setattr(sa.Model, "wait", lambda self, after: awaited.append(after) or wait(self, after))
 
     def evaluate(version: int, arrays: ArrayRecord) -> MetricRecord | None:
         applied.append((version, model.refresh().version))
@@ -155,6 +159,7 @@ def test_fedbuff_leaves_the_steps_to_the_server(server: sa.Client, tmp_path: Any
 
     result = strategy.start(grid, ArrayRecord(), num_versions=5, evaluate_fn=evaluate)
     assert applied == [(version, version) for version in range(6)]
+    assert awaited == list(range(5))  # a version that has ended may not be applied yet
     counts = np.array(stream.refresh().staleness_counts)
     assert counts @ np.arange(len(counts)) <= counts.sum()  # about four of three updates a version are under way
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3, 4, 5]

@@ -506,6 +506,7 @@ TEST_F(ModelsTest, Stream_RestartWithAVersionThatIsNotApplied_AppliesIt) {
   Commit("0", 0, 7, 1.0F);
   while (Get()->waiting_reason().empty()) std::this_thread::yield();
   hooks_.finish = [] { return absl::OkStatus(); };
+  Advance(absl::Minutes(2));  // beyond its result_ttl: this run and the next one keep it for the model
   Kill();
   MustStart();
   ASSERT_THAT(Get(0), IsOk());

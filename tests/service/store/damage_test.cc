@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "sparseagg/v1/models.grpc.pb.h"
 #include "tests/service/support/stored_server.h"
 #include "tests/service/support/task_client.h"
 #include "tests/service/support/wire.h"
@@ -43,7 +44,7 @@ class DamageTest : public StoredServer {
     std::ofstream(path, std::ios::binary) << bytes;
   }
 
-  // Rounds in all states and tasks in some, with chunks of both kinds, over several runs of the server.
+  // Rounds in all states, tasks in some, and a model, with chunks of both kinds, over several runs of the server.
   void MakeContent() {
     for (int run = 0; run < 3; ++run) {
       for (const char* state : {"open", "done", "failed", "cancelled"}) {
@@ -64,6 +65,7 @@ class DamageTest : public StoredServer {
           ASSERT_THAT(client().Finish(round->name()), IsOk());
         }
       }
+      MakeVersion(run);
       TaskClient tasks(client().channel());
       v1::TaskSpec spec;
       spec.set_payload(std::string(3000, 'x'));
@@ -87,6 +89,49 @@ class DamageTest : public StoredServer {
     EXPECT_GT(content_.size(), 1000);
   }
 
+  // Makes a version of the model, which begins with rows of a round.
+  void MakeVersion(int run) {
+    const auto models = v1::Models::NewStub(client().channel());
+    v1::CreateModelRequest create;
+    create.set_model_id("m");
+    v1::ModelTensor& tensor = *create.mutable_spec()->add_tensors();
+    tensor.set_name("v");
+    tensor.set_dtype(v1::DTYPE_FLOAT32);
+    tensor.set_num_rows(2 * kTuples);
+    create.set_initial_round("rounds/done-0");
+    v1::ApplyRoundRequest apply;
+    apply.set_name("models/m");
+    apply.set_round(absl::StrCat("rounds/done-", run));
+    apply.set_base_version(static_cast<uint64_t>(run));
+    grpc::ClientContext contexts[2];
+    v1::Model model;
+    v1::ModelVersion version;
+    ASSERT_TRUE(models->CreateModel(&contexts[0], create, &model).ok());
+    ASSERT_TRUE(models->ApplyRound(&contexts[1], apply, &version).ok());
+  }
+
+  // Versions and rows of the model.
+  std::string ModelContent() {
+    const auto models = v1::Models::NewStub(client().channel());
+    v1::GetModelRequest get;
+    get.set_name("models/m");
+    grpc::ClientContext context;
+    v1::Model model;
+    EXPECT_TRUE(models->GetModel(&context, get, &model).ok());
+    std::string text;
+    for (const v1::ModelVersion& version : model.versions()) text += version.DebugString();
+    v1::ReadRowsRequest read;
+    read.set_name("models/m");
+    do {
+      grpc::ClientContext of_page;
+      v1::RowsPage page;
+      EXPECT_TRUE(models->ReadRows(&of_page, read, &page).ok());
+      text += page.slice().SerializeAsString();
+      read.set_page_token(page.next_page_token());
+    } while (!read.page_token().empty());
+    return text;
+  }
+
   // All that was acknowledged, as text.
   std::string Content() {
     std::string text;
@@ -105,6 +150,7 @@ class DamageTest : public StoredServer {
       if (round.state() != v1::ROUND_STATE_DONE) continue;
       text += client().ResultBytes(round.name());
     }
+    text += ModelContent();
     const auto tasks = TaskClient(client().channel()).List();
     EXPECT_THAT(tasks, IsOk());
     if (tasks.ok()) text += tasks->DebugString();
@@ -224,6 +270,25 @@ TEST_F(AsyncDamageTest, AnyFileAfterAStop_IsRefusedOrDoesNoHarm) {
   const int num_refused = DamageCopies(seed, kCopies);
   std::cout << "seed " << seed << ": " << num_refused << " of " << kCopies << " starts refused\n";
   EXPECT_GT(num_refused, kCopies / 4);
+}
+
+TEST_F(DamageTest, ChunksOfAModel_AreRefusedIfTheyAreDamaged) {
+  MakeContent();
+  Kill();
+  const std::string path = options_.data_dir + "/chunks/5";  // snapshot and log
+  const std::string whole = Bytes(path);
+  for (size_t at = 0; at < whole.size(); at += whole.size() / 9) {
+    std::string flipped = whole;
+    flipped[at] = static_cast<char>(flipped[at] ^ 1);
+    Write(path, flipped);
+    EXPECT_THAT(Start(), Fails(Code::kDataLoss, AllOf(HasSubstr("cannot restore model 'm'"), HasSubstr("is damaged"))))
+        << at << " of " << whole.size();
+  }
+  fs::remove(path);
+  EXPECT_THAT(Start(), Fails(Code::kDataLoss, HasSubstr("cannot restore model 'm'")));
+  Write(path, whole);
+  ASSERT_THAT(Start(), IsOk());
+  EXPECT_EQ(Content(), content_);
 }
 
 TEST_F(DamageTest, Stop_LeavesAnEmptyLog) {
