@@ -38,7 +38,7 @@ from sparseagg.robust import ClientWeights, inspect
 class ClusterClient(contextlib.AbstractContextManager["ClusterClient"]):
     """What ``sparseagg.Client`` is for one server, for a cluster: from ``Cluster.client``. Thread-safe.
 
-    Rounds are spread over all servers. A published model and a task have one server each: models that of their name's
+    Rounds are spread over all servers. A model and a task have one server each: models that of their name's
     hash, tasks the first one. A task cannot ask for a submission to a round (``TaskSpec.round``), since that is on the
     home server of whoever works on the task.
 
@@ -93,7 +93,7 @@ class ClusterClient(contextlib.AbstractContextManager["ClusterClient"]):
                 yield self._cluster.resume(opened.name)
 
     def model(self, name: str, **options: Any) -> Any:
-        """Returns a published model, as ``Client.model``, on the server of its name's hash."""
+        """Returns a model, as ``Client.model``, on the server of its name's hash."""
         return self._clients[home_of(str(name), len(self._clients))].model(name, **options)
 
     def create_tasks(self, tasks: Any, **options: Any) -> Any:
