@@ -220,3 +220,12 @@ def test_wrong_words_get_the_nearest_right_one(words, meant, capsys):
         main(words)
     assert end.value.code == 2
     assert f"; did you mean {meant}?" in capsys.readouterr().err
+
+
+def test_an_option_of_another_command_is_refused_with_this_ones_usage(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["rounds", "list", "--server", "x:1"])
+    assert end.value.code == 2
+    text = capsys.readouterr().err
+    assert text.startswith("usage: sparseagg rounds list ")
+    assert text.endswith("error: unrecognized arguments: --server x:1\n")

@@ -13,8 +13,8 @@ import pathlib
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn, TextIO
+from collections.abc import Iterable
+from typing import Any, TextIO
 
 from google.protobuf import json_format
 
@@ -36,13 +36,13 @@ class Parser(argparse.ArgumentParser):
             wrong = f"unknown: {value!r}{_suggestion(str(value), choices)}; choose from {', '.join(choices)}"
             raise argparse.ArgumentError(action, wrong) from None
 
-    def error(self, message: str) -> NoReturn:
-        """Prints usage and message, and exits with status 2."""
-        start, colon, unknown = message.partition("unrecognized arguments: ")
-        first = unknown.split(" ", 1)[0].partition("=")[0]
-        if colon and not start and first.startswith("-"):
-            message += _suggestion(first, _options_of(self))
-        super().error(message)
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuses unknown arguments where they are: with the usage and the options of their own command."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            nearest = _suggestion(unknown[0].partition("=")[0], self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{nearest}")
+        return found, unknown
 
 
 def add_command(group: Any, name: str, text: str, description: str | None = None, **options: Any) -> Parser:
@@ -51,14 +51,6 @@ def add_command(group: Any, name: str, text: str, description: str | None = None
         name, help=text, description=description or f"{text[0].upper()}{text[1:]}.", **options
     )
     return parser
-
-
-def _options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:
-        yield from action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            for each in action.choices.values():
-                yield from _options_of(each)
 
 
 def _suggestion(word: str, known: Iterable[str]) -> str:
