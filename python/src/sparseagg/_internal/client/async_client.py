@@ -19,7 +19,14 @@ from sparseagg._internal.client.async_tasks import TaskCalls
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.endpoint import MEMORY, Endpoint, checked_address, parsed_handle
 from sparseagg._internal.client.memory_connection import MemoryConnection
-from sparseagg._internal.client.retry import RetryPolicy, checked_deadline, checked_retry, raise_if_late, seconds_to
+from sparseagg._internal.client.retry import (
+    RetryPolicy,
+    checked_deadline,
+    checked_retry,
+    pages,
+    raise_if_late,
+    seconds_to,
+)
 from sparseagg._internal.client.round_calls import create_request, result_format, round_name
 from sparseagg._internal.client.transport import AsyncioTransport, Transport
 from sparseagg._internal.client.upload import Upload, aggregate_upload, aggregate_uploads
@@ -209,12 +216,9 @@ class Client(TaskCalls, StreamCalls, ModelCalls):
 
     async def list_rounds(self) -> AsyncIterator[Round]:
         """Yields all rounds of the server, oldest first."""
-        token: str | None = ""  # of the page to ask for: "" for the first one, None after the last one
-        while token is not None:
-            page = await self._connection.call("ListRounds", pb.ListRoundsRequest(page_token=token))
+        async for page in pages(self._connection, "ListRounds", pb.ListRoundsRequest()):
             for proto in page.rounds:
                 yield Round(self._connection, RoundInfo._from_proto(proto))
-            token = page.next_page_token or None
 
     async def aggregate(
         self,

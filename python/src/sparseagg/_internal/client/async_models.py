@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, SupportsFloat, SupportsIndex
@@ -34,13 +33,12 @@ from sparseagg._internal.client.endpoint import Handled
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.model_arrays import checked_keys, padded, table_of, values_of
 from sparseagg._internal.client.model_reader import ModelReader
-from sparseagg._internal.client.retry import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
+from sparseagg._internal.client.retry import checked_deadline, long_poll, pages, raise_if_late
 from sparseagg._internal.client.round_calls import (
     RoundAttributes,
     create_request,
     result_format,
     round_name,
-    wait_request,
 )
 from sparseagg._internal.client.upload import upload_tag
 from sparseagg._internal.results.info import RoundInfo, StreamInfo, raise_if_failed
@@ -136,12 +134,9 @@ class ModelCalls:
 
     async def list_models(self) -> AsyncIterator[Model]:
         """Yields all models of the server, in ascending order of ids."""
-        token: str | None = ""
-        while token is not None:
-            page = await self._connection.call("ListModels", pb.ListModelsRequest(page_token=token))
+        async for page in pages(self._connection, "ListModels", pb.ListModelsRequest()):
             for proto in page.models:
                 yield Model(self._connection, proto)
-            token = page.next_page_token or None
 
 
 class ModelAttributes:
@@ -189,17 +184,10 @@ class Model(Handled, ModelAttributes):
         """
         deadline = checked_deadline(timeout)
         since = self.info.version if after is None else checked_version("after", after)
-        while True:
-            begun, poll = time.monotonic(), poll_seconds(deadline)
-            request = pb.GetModelRequest(name=self.name, after_version=since, timeout=wait_request("", poll).timeout)
-            self.info = ModelInfo._from_proto(
-                await self._connection.call("GetModel", request, poll, deadline, patient=True)
-            )
-            if self.info.version > since:
-                return self.info.version
-            if seconds_to(deadline) == 0:
-                return None
-            await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
+        request = pb.GetModelRequest(name=self.name, after_version=since)
+        answer = await long_poll(self._connection, "GetModel", request, deadline, lambda found: found.version > since)
+        self.info = ModelInfo._from_proto(answer)
+        return self.info.version if self.info.version > since else None
 
     async def versions(self, after: SupportsIndex | None = None) -> AsyncIterator[int]:
         """Yields the newest version at once, then the newest one whenever there is a newer one; without end.

@@ -17,7 +17,7 @@ from sparseagg._internal.base.types import KeyEncoding, NarrowEncoding, Update
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.endpoint import Endpoint
 from sparseagg._internal.client.memory_connection import MemoryConnection
-from sparseagg._internal.client.retry import checked_deadline, naming_round, raise_if_late
+from sparseagg._internal.client.retry import checked_deadline, naming_round, pages, raise_if_late
 from sparseagg._internal.client.round_calls import RoundCalls, close_request, result_format, result_request
 from sparseagg._internal.client.transport import Transport
 from sparseagg._internal.client.upload import submit_columns, submit_update
@@ -188,15 +188,12 @@ class Round(RoundCalls):
 
         A round that is cancelled has none.
         """
-        submissions: list[Submission] = []
-        token: str | None = ""  # of a page: "" for the first one, None after the last one
-        while token is not None:
-            page = await self._connection.call(
-                "ListSubmissions", pb.ListSubmissionsRequest(parent=self.name, page_token=token)
-            )
-            submissions += [Submission._from_proto(proto, self.name) for proto in page.submissions]
-            token = page.next_page_token or None
-        return submissions
+        request = pb.ListSubmissionsRequest(parent=self.name)
+        return [
+            Submission._from_proto(proto, self.name)
+            async for page in pages(self._connection, "ListSubmissions", request)
+            for proto in page.submissions
+        ]
 
     async def withdraw(self, client_id: ClientId) -> bool:
         """Takes a client's submission out of the open round, as if it had never been sent. The client may submit again.

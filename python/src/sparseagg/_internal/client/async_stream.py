@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, SupportsFloat, SupportsIndex
@@ -14,8 +13,7 @@ from sparseagg._internal.base.types import KeyEncoding, Update
 from sparseagg._internal.client.async_round import Round
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.memory_connection import MemoryConnection
-from sparseagg._internal.client.retry import checked_deadline, poll_pause, poll_seconds, raise_if_late, seconds_to
-from sparseagg._internal.client.round_calls import wait_request
+from sparseagg._internal.client.retry import checked_deadline, long_poll, pages, raise_if_late
 from sparseagg._internal.client.upload import submit_columns, submit_update
 from sparseagg._internal.results.info import BatchReceipt, StreamInfo, StreamVersion, Submission
 from sparseagg._internal.results.result import Result
@@ -104,12 +102,9 @@ class StreamCalls:
 
     async def list_streams(self) -> AsyncIterator[Stream]:
         """Yields all streams of the server, in ascending order of ids."""
-        token: str | None = ""
-        while token is not None:
-            page = await self._connection.call("ListStreams", pb.ListStreamsRequest(page_token=token))
+        async for page in pages(self._connection, "ListStreams", pb.ListStreamsRequest()):
             for proto in page.streams:
                 yield Stream(self._connection, StreamInfo._from_proto(proto))
-            token = page.next_page_token or None
 
 
 class StreamAttributes:
@@ -261,14 +256,9 @@ class Stream(StreamAttributes):
         """
         deadline = checked_deadline(timeout)
         since = checked_version("after", after)
-        while True:
-            begun, poll = time.monotonic(), poll_seconds(deadline)
-            request = pb.WatchVersionsRequest(name=self.name, after_version=since)
-            request.timeout.CopyFrom(wait_request("", poll).timeout)
-            answer = await self._connection.call("WatchVersions", request, poll, deadline, patient=True)
-            if answer.versions or seconds_to(deadline) == 0:
-                return [read(StreamVersion, version) for version in answer.versions]
-            await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
+        request = pb.WatchVersionsRequest(name=self.name, after_version=since)
+        answer = await long_poll(self._connection, "WatchVersions", request, deadline, lambda found: found.versions)
+        return [read(StreamVersion, version) for version in answer.versions]
 
     async def versions(self, after: SupportsIndex = 0) -> AsyncIterator[StreamVersion]:
         """Yields the versions after ``after``, in order, as they end; without end itself."""

@@ -13,14 +13,7 @@ from sparseagg._internal.base.arguments import Timeout, checked_seconds, checked
 from sparseagg._internal.base.fields import Seconds, duration
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.memory_connection import MemoryConnection
-from sparseagg._internal.client.retry import (
-    RetryPolicy,
-    checked_deadline,
-    poll_pause,
-    poll_seconds,
-    raise_if_late,
-    seconds_to,
-)
+from sparseagg._internal.client.retry import RetryPolicy, checked_deadline, long_poll, pages, raise_if_late, seconds_to
 from sparseagg._internal.results.tasks import NewTask, Outcome, Task, checked_bytes, checked_labels, checked_round
 from sparseagg._internal.updates.contributors import ClientId, checked_client_id
 from sparseagg.errors import (
@@ -101,17 +94,11 @@ class TaskCalls:
             labels=checked_labels(labels),
             lease_duration=duration("lease_duration", lease_duration),
         )
-        while True:
-            begun, poll = time.monotonic(), poll_seconds(deadline)
-            request.timeout.FromNanoseconds(int(poll * 1e9))
-            with raise_if_late(deadline, "no task has been leased"):
-                answer = await self._connection.call("LeaseTask", request, poll, deadline, patient=True)
-            if answer.HasField("task"):
-                return Task._from_proto(answer.task)
-            if seconds_to(deadline) == 0:
-                return None
-            # The server may have answered early, at its own --max-wait.
-            await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
+        with raise_if_late(deadline, "no task has been leased"):
+            answer = await long_poll(
+                self._connection, "LeaseTask", request, deadline, lambda answer: answer.HasField("task")
+            )
+        return Task._from_proto(answer.task) if answer.HasField("task") else None
 
     async def extend_lease(self, task: Task, lease_duration: Seconds = 60.0) -> Task:
         """Renews the lease of a task for ``lease_duration`` from now.
@@ -175,13 +162,9 @@ class TaskCalls:
             state=None if state is None else f"TASK_STATE_{state.upper()}",
             round=checked_round(in_round),
         )
-        while True:
-            page = await self._connection.call("ListTasks", request)
+        async for page in pages(self._connection, "ListTasks", request):
             for proto in page.tasks:
                 yield Task._from_proto(proto)
-            request.page_token = page.next_page_token
-            if not request.page_token:
-                return
 
     async def cancel_tasks(self, names: Iterable[str] = (), *, in_round: Any = None, reason: str = "") -> int:
         """Cancels tasks by name, or all of a round; returns how many had not ended.

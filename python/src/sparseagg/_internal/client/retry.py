@@ -9,7 +9,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -201,7 +201,7 @@ class Resumption:
         return wait
 
 
-# How long one WaitRound asks the server to wait; the server may wait less.
+# How long one call of a long poll asks the server to wait; the server may wait less.
 _LONG_POLL_S = 30.0
 
 # The least pause between long polls that the server answers at once, whatever the retry policy is.
@@ -253,18 +253,33 @@ def pause_after(wait: float | None, deadline: float | None, patient: bool = Fals
     return min(wait, left), wait < left or (patient and left > 0)
 
 
-def poll_seconds(deadline: float | None) -> float:
-    """Returns how long the next long poll asks the server to wait."""
-    return min(_LONG_POLL_S, seconds_to(deadline))
+async def long_poll(
+    connection: Any, method: str, request: Any, deadline: float | None, is_over: Callable[[Any], Any]
+) -> Any:
+    """Calls a method that waits on the server, again and again, with ``request.timeout`` set each time.
 
-
-def poll_pause(policy: RetryPolicy, seconds: float, begun: float) -> float:
-    """Returns how long to pause after a long poll, of ``seconds`` since ``begun``, that the round's end did not answer.
-
-    A server with a short --max-wait answers at once. Without a pause, the client would ask as fast as it answers.
+    Returns the first answer that ``is_over``, or that which comes at the deadline.
     """
-    pause = max(_LEAST_PAUSE_S, min(policy.initial, policy.maximum))
-    return max(0.0, min(pause, begun + seconds - time.monotonic()))
+    pause = max(_LEAST_PAUSE_S, min(connection.retry.initial, connection.retry.maximum))
+    while True:
+        begun, poll = time.monotonic(), min(_LONG_POLL_S, seconds_to(deadline))
+        # At least a millisecond: no timeout, or zero, would mean the server's default.
+        request.timeout.FromNanoseconds(max(1_000_000, int(poll * 1e9)))
+        answer = await connection.call(method, request, poll, deadline, patient=True)
+        if is_over(answer) or seconds_to(deadline) == 0:
+            return answer
+        # A server with a short --max-wait answers at once. Without a pause, the client would ask as fast as it answers.
+        await connection.transport.sleep(max(0.0, min(pause, begun + poll - time.monotonic())))
+
+
+async def pages(connection: Any, method: str, request: Any) -> AsyncIterator[Any]:
+    """Yields the pages of a list, from that which ``request`` asks for."""
+    while True:
+        page = await connection.call(method, request)
+        yield page
+        request.page_token = page.next_page_token
+        if not request.page_token:
+            return
 
 
 @contextlib.contextmanager
@@ -293,17 +308,17 @@ def no_answer(method: str, timeout: float) -> str:
 
 
 @contextlib.contextmanager
-def raise_if_late(deadline: float | None, what: str) -> Iterator[None]:
+def raise_if_late(deadline: float | None, what: str | Callable[[], str]) -> Iterator[None]:
     """Turns the error of a call without an answer into a ``DeadlineExceededError`` if the deadline has passed.
 
-    ``what`` begins the text: what has not happened in time.
+    ``what`` begins the text: what has not happened in time; or returns it then.
     """
     try:
         yield
     except (DeadlineExceededError, UnavailableError) as error:
         if seconds_to(deadline) > 0:
             raise
-        raise DeadlineExceededError(f"{what}: {error}") from error
+        raise DeadlineExceededError(f"{what if isinstance(what, str) else what()}: {error}") from error
 
 
 _NOT_OPEN = re.compile(r"the round is (?P<state>[A-Z]+)(?P<reason>(: .*)?)", re.DOTALL)

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsFloat
-
-from google.protobuf import duration_pb2
 
 from sparseagg._internal.base import extension
 from sparseagg._internal.base.arguments import (
@@ -29,14 +26,7 @@ from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.client.endpoint import Handled
 from sparseagg._internal.client.memory_connection import MemoryConnection
 from sparseagg._internal.client.progress import ProgressBar
-from sparseagg._internal.client.retry import (
-    checked_deadline,
-    naming_round,
-    poll_pause,
-    poll_seconds,
-    raise_if_late,
-    seconds_to,
-)
+from sparseagg._internal.client.retry import checked_deadline, long_poll, naming_round, raise_if_late
 from sparseagg._internal.results.info import Certificate, RoundInfo, SubmissionReceipt, raise_if_failed
 from sparseagg._internal.results.inspection import Inspection
 from sparseagg._internal.results.result import Result
@@ -85,26 +75,27 @@ class RoundCalls(Handled, RoundAttributes):
         return self.info
 
     async def _wait(self, deadline: float | None) -> RoundInfo:
-        """Returns the round when it has ended. Asks the server to answer then, or after ``poll`` seconds; repeats."""
-        while True:
-            begun, poll = time.monotonic(), poll_seconds(deadline)
-            await self._call("WaitRound", wait_request(self.name, poll), deadline, poll)
-            if self.info.ended:
-                return self.info
-            if seconds_to(deadline) == 0:
-                cure = "; finish() or start_merge() closes it" if self.info.state == "open" else ""
-                raise DeadlineExceededError(f"{self.name} is still {self.info.state}{cure}")
-            # The server may have answered early, at its own --max-wait.
-            await self._connection.transport.sleep(poll_pause(self._connection.retry, poll, begun))
+        """Returns the round when it has ended."""
 
-    async def _call(self, method: str, request: Any, deadline: float | None = None, wait_s: float = 0.0) -> RoundInfo:
+        def has_ended(answer: pb.Round) -> bool:
+            self.info = RoundInfo._from_proto(answer)
+            return self.info.ended
+
+        with raise_if_late(deadline, lambda: f"{self.name} was {self.info.state} when last heard of"):
+            await long_poll(self._connection, "WaitRound", pb.WaitRoundRequest(name=self.name), deadline, has_ended)
+        if not self.info.ended:
+            cure = "; finish() or start_merge() closes it" if self.info.state == "open" else ""
+            raise DeadlineExceededError(f"{self.name} is still {self.info.state}{cure}")
+        return self.info
+
+    async def _call(self, method: str, request: Any, deadline: float | None = None) -> RoundInfo:
         """Calls a method whose answer is the round, keeps the answer in ``info`` and returns it.
 
-        ``wait_s``: how long the server may wait before it answers. The call is patient: it waits for its answer a few
-        seconds beyond the deadline. If none has come by then, the ``DeadlineExceededError`` has the state last known.
+        The call is patient: it waits for its answer a few seconds beyond the deadline. If none has come by then, the
+        ``DeadlineExceededError`` has the state last known.
         """
         with raise_if_late(deadline, f"{self.name} was {self.info.state} when last heard of"):
-            answer = await self._connection.call(method, request, wait_s, deadline, patient=True)
+            answer = await self._connection.call(method, request, 0.0, deadline, patient=True)
         self.info = RoundInfo._from_proto(answer)
         return self.info
 
@@ -289,14 +280,6 @@ def checked_names(tensors: Sequence[str] | None) -> list[str] | None:
     if names is not None and len(set(names)) < len(names):
         raise InvalidArgumentError(f"tensors names one of them twice: {shown(names)}")
     return names
-
-
-def wait_request(name: str, seconds: float) -> pb.WaitRoundRequest:
-    """Returns the request of one long poll."""
-    # At least a millisecond: no timeout, or zero, would mean the server's default.
-    nanos = max(1_000_000, int(seconds * 1e9))
-    timeout = duration_pb2.Duration(seconds=nanos // 10**9, nanos=nanos % 10**9)
-    return pb.WaitRoundRequest(name=name, timeout=timeout)
 
 
 def result_format(key_encoding: KeyEncoding, value_encoding: NarrowEncoding | None) -> pb.ResultFormat:
