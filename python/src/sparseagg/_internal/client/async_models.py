@@ -143,7 +143,7 @@ class ModelAttributes:
     """What models of both clients say of themselves."""
 
     name: str
-    info: ModelInfo
+    info: ModelInfo  # of the last refresh() or wait(); apply() and assign() change its version alone
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, version {self.info.version}{as_of(self.info.as_of)})"

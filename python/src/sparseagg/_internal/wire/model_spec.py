@@ -37,7 +37,8 @@ class Rows:
             and "uint64".
         init: values of untouched rows.
         optimizer: of this tensor; None: the model's, and ``Assign()`` for dtypes other than float32 and float64.
-        expire_after: a row that so many versions have not touched becomes untouched again; None: the model's.
+        expire_after: a row that more than so many versions in turn have not touched becomes untouched again; None: the
+            model's.
         max_rows: with more rows, those that were touched longest ago become untouched; 0: no limit.
 
     Raises:
