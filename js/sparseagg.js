@@ -407,6 +407,11 @@ export class Client {
     return decodePage(await response.arrayBuffer());
   }
 
+  /** Yields the models, by id. @param {CallOptions} [options] @returns {AsyncGenerator<object>} */
+  async *listModels(options) {
+    yield* this._list("/v1/models", "models", options);
+  }
+
   /** Returns a model of the server. @param {string} name "models/{id}" @returns {Model} */
   model(name) {
     return new Model(this, name);

@@ -453,6 +453,9 @@ test("rows of a model are read at one version, and those that changed since anot
   const modelSpec = { tensors: [{ ...tensors[0], init }], keepVersions: 2 };
   const { name } = await client._json("POST", "/v1/models", {}, { modelId: "js", spec: modelSpec });
   const model = client.model(name);
+  const names = [];
+  for await (const each of client.listModels()) names.push(each.name);
+  assert.ok(names.includes("models/js"), names.join());
   const keys = Uint32Array.from({ length: 5000 }, (_, i) => (i * 7919) % 100_000);
   const initial = await model.readRows("emb", keys);
   assert.equal(initial.version, "0");

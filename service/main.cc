@@ -196,13 +196,6 @@ int Run(const Options& options) {
        {"metrics", (*server)->metrics_address()},
        {"threads", options.num_threads},
        {"memory_limit", options.server.limits.memory_limit_bytes}});
-  if (!(*server)->context().authenticator.IsRequired()) {
-    // Whoever reaches the port may do everything, under any client's name.
-    Log(LogLevel::kWarning, "no_authentication", {{"authentication", "none"}});
-  }
-  if (options.server.insecure && !options.server.tls.IsEnabled()) {
-    Log(LogLevel::kWarning, "no_encryption", {{"tokens_and_updates", "readable on the network"}});
-  }
   const std::string http = (*server)->http_address();
   const std::string metrics = (*server)->metrics_address();
   FlushLog(kFlushTimeout);  // the log is complete when a reader sees the line on standard output

@@ -94,6 +94,9 @@ AuthOptions AuthOf(const ServerOptions& options) {
   return {options.tokens_file, !options.tls.client_ca.empty(), options.jwt};
 }
 
+// Begins a warning that is no fault, such as what is usual on the loopback.
+constexpr char kNote[] = "note: ";
+
 // Returns: what the server lacks to serve other machines; empty: nothing.
 std::string Lacks(const ServerOptions& options) {
   std::vector<absl::string_view> lacks;
@@ -230,7 +233,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
   const uint64_t wanted = FitToMemory(LimitsOf(options)).max_connections;
   if (const uint64_t most = server->server_.limits.max_connections; most < wanted) {
     Log(LogLevel::kWarning, "few_files", {{"max_connections", wanted}, {"connections", most}});
-    server->server_.warnings.Add(absl::StrCat("at most ", most, " connections of max_connections ", wanted,
+    server->server_.warnings.Add(absl::StrCat(kNote, "at most ", most, " connections of max_connections ", wanted,
                                               ": the process may open no more files (ulimit -n)"));
   }
   const uint64_t kept = DivideMemory(server->server_.limits).kept;
@@ -246,6 +249,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::StartOrThrow(const ServerOptions
                                               "server"));
   }
   RETURN_IF_ERROR(server->server_.authenticator.Configure(AuthOf(options)));
+  if (!server->server_.authenticator.IsRequired()) {
+    Log(LogLevel::kWarning, "no_authentication", {{"authentication", "none"}});
+    server->server_.warnings.Add(
+        absl::StrCat(options.insecure ? "" : kNote,
+                     "no authentication: whoever reaches the server may do everything, under any client's name"));
+  }
+  if (options.insecure && !options.tls.IsEnabled()) {
+    Log(LogLevel::kWarning, "no_encryption", {{"tokens_and_updates", "readable on the network"}});
+    server->server_.warnings.Add("no encryption: tokens and updates are readable on the network");
+  }
   if (options.tls.IsEnabled()) {
     ASSIGN_OR_RETURN(server->tls_, TlsCredentials::Load(options.tls, &server->server_.clock));
   }

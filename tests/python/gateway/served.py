@@ -74,6 +74,11 @@ def fill_status(server) -> None:
             keys = rng.choice(100_000, 50, replace=False)
             update = {"embedding": (keys, rng.standard_normal((50, 16)).astype(np.float32))}
             stream.submit("phone-1", update, 1.0, base_version=base_version)
+    tensors = [{"name": "embedding", "dtype": "float32", "numRows": 100_000, "rowWidth": 16}]
+    model = {"modelId": "news", "spec": {"tensors": tensors, "optimizer": {"kind": "FEDADAM"}}}
+    assert request(server.http_address, "POST", "/v1/models", model).status == 200
+    applied = request(server.http_address, "POST", "/v1/models/news:apply", {"round": "rounds/news-41"})
+    assert applied.status == 200, applied.json
     create_tasks(server.http_address, "news-42", ["phone"] * 4)
     lease = {"clientId": "phone-7", "labels": ["phone"], "timeout": "1s"}
     request(server.http_address, "POST", "/v1/tasks:lease", lease)
