@@ -1,4 +1,4 @@
-// Rows of a tensor as bytes, for the log and the snapshots of models. docs/durability.md has the layout.
+// Rows of a tensor as bytes, for the log and the snapshots of models.
 #ifndef SPARSEAGG_HOST_MODEL_ROW_BLOCK_H_
 #define SPARSEAGG_HOST_MODEL_ROW_BLOCK_H_
 
