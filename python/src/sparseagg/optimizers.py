@@ -99,12 +99,12 @@ class RowOptimizer:
             whole = np.zeros(table.shape)
             whole[slice(None) if keys is None else keys] = rows
             keys, rows = None, whole
-        step = self._begin_step(name, table.shape, table.dtype)
+        steps, slots = self._begin_step(name, table.shape, table.dtype)
         size = max(1, _BLOCK // table.shape[1])
         for begin in range(0, len(rows), size):
             part = slice(begin, begin + size)
             where = part if keys is None else keys[part]
-            table[where] = step.move(where, table[where], rows[part], alpha)
+            table[where] = self._move(steps, slots, where, table[where], rows[part], alpha)
 
     @default_float_environment()
     def step_rows(self, name: str, num_rows: int, keys: Any, rows: Any, delta: Any, alpha: float = 1.0) -> Array:
@@ -133,8 +133,8 @@ class RowOptimizer:
                 f"tensor {name!r}: {len(keys)} keys, rows of shape {rows.shape} and differences of shape {delta.shape}"
             )
         self._check_width(name, num_rows * rows.shape[1], rows.shape[1])
-        step = self._begin_step(name, (num_rows, rows.shape[1]), rows.dtype)
-        return step.move(keys, rows, delta, alpha)
+        steps, slots = self._begin_step(name, (num_rows, rows.shape[1]), rows.dtype)
+        return self._move(steps, slots, keys, rows, delta, alpha)
 
     def state_dict(self) -> dict[str, Array]:
         """Returns a copy of the state as arrays by name, which ``numpy.savez(file, **state)`` writes.
@@ -195,7 +195,8 @@ class RowOptimizer:
                     f"{table.shape[0]} of {table.shape[1]}"
                 )
 
-    def _begin_step(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _Step:
+    def _begin_step(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Any, Slots]:
+        """Returns the engine's ``OptimizerSteps`` of the next step of a tensor, and the tensor's state."""
         state = self._states.get(name)
         with extension.errors():
             steps = extension.load().OptimizerSteps(self._spec().SerializeToString(), state and state.powers)
@@ -204,29 +205,21 @@ class RowOptimizer:
             kept = np.float64 if dtype.itemsize > 4 else np.float32
             state = self._states[name] = _TensorState(None, {slot: np.zeros(shape, kept) for slot in steps.slots})
         state.powers = steps.powers
-        return _Step(steps, state.slots, -1.0 if self.gradients else 1.0)
+        return steps, state.slots
 
-
-@dataclasses.dataclass
-class _Step:
-    """A step of one tensor, for some of its rows at a time."""
-
-    steps: Any  # _engine.OptimizerSteps
-    slots: Slots
-    factor: float
-
-    def move(self, where: Any, rows: Array, delta: Array, alpha: float) -> Array:
-        """Returns the rows after the step, and changes their state, which is at ``where`` in the slots."""
+    def _move(self, steps: Any, slots: Slots, where: Any, rows: Array, delta: Array, alpha: float) -> Array:
+        """Returns some rows after the step, and changes their state, which is at ``where`` in the slots."""
         dtype = "bfloat16" if is_bfloat16(rows.dtype) else rows.dtype.name
         after = np.array(rows, order="C")
-        states = {name: np.ascontiguousarray(table[where]) for name, table in self.slots.items()}
+        states = {name: np.ascontiguousarray(table[where]) for name, table in slots.items()}
         if delta.dtype not in (np.float32, np.float64):
             delta = delta.astype(np.float64)
         words = after.view(f"u{after.itemsize}")
         delta = np.ascontiguousarray(delta)
-        self.steps.take(dtype, words, states.get("m"), states.get("v"), delta, self.factor * alpha)
+        factor = -alpha if self.gradients else alpha
+        steps.take(dtype, words, states.get("m"), states.get("v"), delta, factor)
         for name, values in states.items():
-            self.slots[name][where] = values
+            slots[name][where] = values
         return after
 
 
