@@ -87,6 +87,11 @@ uint64_t Model::version() const {
   return version_;
 }
 
+ModelVersion Model::newest() const {
+  ReaderLock lock(&mu_);
+  return versions_[versions_.size() - (versions_.back().version > version_ ? 2 : 1)];
+}
+
 uint64_t Model::memory_bytes() const {
   uint64_t bytes = 0;
   ReaderLock lock(&mu_);

@@ -93,6 +93,7 @@ class Model {
 
   const ModelSpec& spec() const { return spec_; }
   uint64_t version() const;
+  ModelVersion newest() const;
   // The formula of v1::Model.memory_bytes.
   uint64_t memory_bytes() const;
   ModelFigures Figures() const;

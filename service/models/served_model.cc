@@ -195,8 +195,8 @@ absl::Status ServedModel::RestoreVersion(uint64_t number, bool is_snapshot, cons
 }
 
 std::optional<absl::StatusOr<ModelVersion>> ServedModel::AnswerRetry(uint64_t base, const std::string& source) const {
+  if (base == model_->version()) return std::nullopt;
   const ModelFigures figures = model_->Figures();
-  if (base == figures.version) return std::nullopt;
   if (base > figures.version) {
     return absl::InvalidArgumentError(absl::StrCat("base_version ", base, ": version ", base,
                                                    " does not exist yet; the newest is ", figures.version));
@@ -235,7 +235,7 @@ absl::StatusOr<ModelVersion> ServedModel::ApplyRound(uint64_t base, const std::s
 }
 
 std::string ServedModel::NextDigest(const Round* round, const ModelVersionRecord& record) const {
-  const std::string last = model_->Figures().versions.back().digest;
+  const std::string last = model_->newest().digest;
   const std::string certificate = round == nullptr ? "" : round->GetCertificate().value_or("");
   if (last.empty() || (round != nullptr && certificate.empty())) return "";
   privacy::Sha256 hash;
