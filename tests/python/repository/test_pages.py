@@ -319,18 +319,6 @@ def test_integrations_clients_upload_by_handle(integrations: dict, client: sa.Cl
         assert upload(opened.handle, 2, ([1], [1.0]), 2) == "late"
 
 
-def test_integrations_model_goes_down_as_changed_rows(integrations: dict, client: sa.Client) -> None:
-    arrays = {"w": np.zeros((10, 2), np.float32)}
-    model = integrations["begin"](client, arrays)
-    spec = sa.RoundSpec([sa.TensorSpec("w", "float32", num_rows=10, row_width=2)])
-    for version in (1, 2):
-        merged = sa.aggregate([([version], np.ones((1, 2)))], spec)["w"]
-        integrations["publish_merged"](model, version, arrays, "w", merged)
-    mine = {"w": np.zeros((10, 2), np.float32)}
-    assert integrations["follow"](client, mine, 0) == 2
-    assert mine["w"].tolist() == arrays["w"].tolist()
-
-
 @pytest.mark.parametrize("op", ["mean", "coordinate_mean"])
 def test_integrations_sparse_rows_go_out_and_back(integrations: dict, client: sa.Client, op: str) -> None:
     before = np.arange(12, dtype=np.float32).reshape(6, 2)
