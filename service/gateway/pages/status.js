@@ -58,7 +58,7 @@ function showActivity(activity, limit) {
   at("refused").textContent = number(total("numRefused"));
   at("received").textContent = bytesText(total("receivedBytes"));
   const start = new Date(activity.startTime).toLocaleString("sv-SE");
-  at("since").textContent = `Since the start of the server, ${start}; with what was deleted since.`;
+  at("since").textContent = `Since the server started, ${start}. Deleted rounds count, too.`;
 
   const now = performance.now();
   const received = total("receivedBytes");
@@ -170,7 +170,7 @@ function showServer(info) {
     "Open rounds, at most": number(limits.maxOpenRounds),
     "Submissions of a round, at most": number(limits.maxSubmissions),
     "Connections, at most": number(limits.maxConnections),
-    "An ended round is kept": timeText(secondsOf(limits.maxResultTtl)),
+    "An ended round is kept, at most": timeText(secondsOf(limits.maxResultTtl)),
     "An upload may pause": timeText(secondsOf(limits.uploadTimeout)),
   };
   replaceChanged(at("limits"), [facts("Server", shown)]);
