@@ -194,7 +194,8 @@ def test_asyncio_call_that_the_server_ends_early_has_the_servers_status():
         ("localhost:65536", "got 'localhost:65536'"),
         ("localhost:8001/", "got 'localhost:8001/'"),
         ("local host:8001", "got 'local host:8001'"),
-        ("::1", "got '::1'"),
+        ("::1", "got '::1'$"),
+        (":locl:", "got ':locl:'; did you mean ':local:'"),
         ("", "got ''"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
 import grpc
 
-from sparseagg._internal.base.arguments import NAME, checked_text, shown
+from sparseagg._internal.base.arguments import NAME, checked_text, did_you_mean, shown
 from sparseagg._internal.base.credentials import TLS, Path, TLSArgument, TokenArgument
 from sparseagg.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -37,7 +37,8 @@ def checked_address(address: Any, what: str = "an address") -> str:
     text = checked_text(what, address)
     if all(_SCHEMES.match(each) or host_and_port(each) for each in addresses_of(text)):
         return text
-    raise InvalidArgumentError(f'{what} must be "host:port", such as "localhost:8001", got {shown(address)}')
+    nearest = did_you_mean(text, (":local:", MEMORY)) if text.startswith(":") else ""
+    raise InvalidArgumentError(f'{what} must be "host:port", such as "localhost:8001", got {shown(address)}{nearest}')
 
 
 def addresses_of(address: str) -> list[str]:
