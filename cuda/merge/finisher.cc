@@ -85,7 +85,7 @@ class Finisher {
     if (rows_.num_rows == 0) return absl::OkStatus();
     if (rows_.divisor == Divisor::kTotal && rows_.total_weight == 0.0) {
       finished_.failure = ZeroWeightError(spec_);
-      return absl::OkStatus();
+      return device_.AwaitLane(Lane::kCompute);  // the caller frees updates and bases, which may still be copied
     }
     const bool may_lack_mean = rows_.divisor == Divisor::kKeyWeight && rows_.weights != WeightKind::kCounts;
     const bool drops = PrunesZeros() || spec_.aggregation.min_contributors > 1;
