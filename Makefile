@@ -200,7 +200,7 @@ build/static-libs/.done-4: scripts/static_libs.sh | deps-build deps-bundle
 	scripts/static_libs.sh build/static-libs
 
 # With their folders, which are younger than the wheel when a file has gone.
-PACKAGE_FILES = $(wildcard $(shell git ls-files python))
+PACKAGE_FILES = $(wildcard $(shell git ls-files python proto js))
 
 # The client alone, for any Python. Its name has the version that CMake knows, and Python's may be another by mistake.
 $(WHEEL): $(PACKAGE_FILES) $(sort $(dir $(PACKAGE_FILES))) | $(VENV)/bin/python
@@ -346,10 +346,11 @@ lint-format: deps-lint
 	@echo 'clang-format-14 --dry-run -Werror, $(words $(CXX_FILES)) files'
 	@printf '%s\n' $(CXX_FILES) | xargs -n 40 -P $$(nproc) clang-format-14 --dry-run -Werror
 
-lint-modules: deps-lint deps-build
+lint-modules: deps-lint deps-build $(VENV)/.lint
 	shellcheck .ci/run $(shell git ls-files '*.sh')
 	$(PYTHON) scripts/check_modules.py
 	python/generate.sh --check
+	$(BIN)/buf lint
 
 lint-python: $(VENV)/.lint
 	$(BIN)/ruff check $(PYTHON_DIRS)
