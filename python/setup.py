@@ -28,11 +28,14 @@ ENGINE_SOURCES = (
     "cmake",
     "host",
     "cuda",
+    "js",
     "proto",
     "service",
     "python/engine",
     "scripts/static_libs.sh",
 )
+# What clients without this package need, and the package has, too: a file or a folder, and where it goes.
+FOR_OTHER_LANGUAGES = (("proto/sparseagg/v1", "v1"), ("js/sparseagg.js", "js"), ("js/package.json", "js"))
 # What the package reads to say why it has no engine.
 REASON = pathlib.PurePath("sparseagg", "_no_engine.txt")
 MODE = os.environ.get("SPARSEAGG_EXTENSION", "auto")
@@ -81,12 +84,18 @@ def without_engine(reason: str, *folders: pathlib.Path) -> None:
 
 
 class BuildModules(build_py):
-    """Without modules that an earlier build left and that are gone since: they would be installed."""
+    """Without modules that an earlier build left and that are gone since; with what other languages need."""
 
     def run(self) -> None:
         """Does it."""
-        shutil.rmtree(pathlib.Path(self.build_lib, "sparseagg"), ignore_errors=True)
+        package = pathlib.Path(self.build_lib, "sparseagg")
+        shutil.rmtree(package, ignore_errors=True)
         super().run()
+        for name, folder in FOR_OTHER_LANGUAGES:
+            source = REPOSITORY / name
+            for file in [source] if source.is_file() else source.glob("*"):
+                (package / folder).mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file, package / folder)
 
 
 class SourceDistribution(sdist):

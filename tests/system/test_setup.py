@@ -195,6 +195,16 @@ def test_package_asks_for_types_as_its_oldest_python_can() -> None:
     assert unions == []
 
 
+def test_package_has_the_proto_and_the_javascript_client(checkout: Path) -> None:
+    for folder in ("proto", "js"):
+        shutil.copytree(REPOSITORY / folder, checkout / folder)
+    assert build(checkout, "off").returncode == 0
+    sources = {"v1": (REPOSITORY / "proto/sparseagg/v1").iterdir(), "js": [REPOSITORY / "js/sparseagg.js"]}
+    for folder, files in sources.items():
+        for file in files:
+            assert (checkout / "lib/sparseagg" / folder / file.name).read_bytes() == file.read_bytes(), file
+
+
 def test_source_distribution_has_the_sources_of_the_engine(checkout: Path, tmp_path: Path) -> None:
     (checkout / "CMakeLists.txt").touch()
     (checkout / "service").mkdir()
