@@ -21,8 +21,10 @@ export async function collect(generator, most) {
   return found;
 }
 
-/** Notes how many submissions rounds have, for the chart of one. */
-export function countSubmissions(rounds) {
+/** Notes how many submissions rounds have, for the chart of one; of `all` rounds also forgets the others. */
+export function countSubmissions(rounds, all) {
+  const keys = new Set(rounds.map((round) => round.name + round.createTime));
+  for (const key of counted.keys()) if (all && !keys.has(key)) counted.delete(key);
   for (const round of rounds) {
     const key = round.name + round.createTime;
     if (hasEnded(round) && !counted.has(key)) continue;
@@ -41,7 +43,12 @@ export function stateCell({ state, stateReason }) {
   return [badge(state), stateReason ? span(reasonClass({ state }), ` ${stateReason}`) : ""];
 }
 
-const quorumText = ({ spec, numSubmissions }) => `${number(numSubmissions)} of ${number(spec.minSubmissions)} needed`;
+
+/** "1 of 3 needed"; of a round that has them: "reached, 3 needed". */
+function quorumText({ spec, numSubmissions }) {
+  const isReached = Number(numSubmissions) >= Number(spec.minSubmissions);
+  return `${isReached ? "reached, " : `${number(numSubmissions)} of `}${number(spec.minSubmissions)} needed`;
+}
 
 /** A round: an entry of the list, or the head of its own page, with a legend of its bar. */
 export function roundCard(round, isEntry) {
@@ -50,7 +57,7 @@ export function roundCard(round, isEntry) {
   const { servers = [], index = 0 } = spec.cluster ?? {};
   const figures = [
     plural(round.numSubmissions, "submission"),
-    !ended && Number(spec.minSubmissions) > 0 ? quorumText(round) : "",
+    !ended && Number(round.numSubmissions) < Number(spec.minSubmissions) ? quorumText(round) : "",
     plural(round.numTuples, "tuple"),
     bytesText(round.numBytes),
     spec.tensors.map(({ name }) => name).join(", "),
@@ -222,7 +229,7 @@ async function submissionPart(client, round) {
 }
 
 async function roundParts(client, round) {
-  countSubmissions([round]);
+  countSubmissions([round], false);
   const head = roundCard(round, false);
   if (round.spec.privacy) head.append(line("private", privacyText(round.spec.privacy)));
   if (round.spec.certificate && hasEnded(round)) head.append(certificateButton(client, round.name));
@@ -249,8 +256,8 @@ async function roundParts(client, round) {
       ),
     ),
     part("one-tensors", "Tensors", tensorTable(round), missingRows(round)),
-    await submissionPart(client, round),
     refusalPart(round.recentRefusals ?? [], round.numRefused),
+    await submissionPart(client, round),
   ];
 }
 

@@ -185,7 +185,7 @@ async function showAll(info) {
     collect(client.listTasks(), 5000).catch(none),
   ]);
   rounds = listed;
-  countSubmissions(rounds);
+  countSubmissions(rounds, true);
   return () => {
     showStreams(streams);
     showModels(models);

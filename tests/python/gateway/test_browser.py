@@ -304,6 +304,8 @@ def test_page_of_a_round_says_what_it_waits_for_and_why_rows_are_missing(driver,
         page.wait("document.querySelectorAll('#one-submissions tbody tr').length === 2")
         page.wait("document.querySelector('#one-chart .line')?.getAttribute('d').includes('L')")
         assert pairs(page)["Quorum"] == "2 of 3 needed"
+        round_.submit("d", update, weight=1.0)
+        page.wait("document.querySelector('#one-spec td').innerText === 'reached, 3 needed'")
 
     page.evaluate("location.hash = '#private'")
     page.wait("document.querySelector('#one .state.private') !== null")
