@@ -53,7 +53,7 @@ def test_top_shows_a_round_from_open_to_done_and_restores_the_terminal(start_top
         terminal.wait_for("alpha +open +0 +0 +0 ")
         opened.submit("a", UPDATE)
         terminal.wait_for(r"uploads; [1-9][\d.]* k?B/s, [1-9][\d.]* k? ?tuples/s")
-        terminal.wait_for(r"alpha +open +1 +0 +500 +[1-9][\d.]* k?B +[1-9][\d.]* k?B +[1-9][\d.]*( k)? +[a-z]+")
+        terminal.wait_for(r"alpha +open +1 +0 +0 +500 +[1-9][\d.]* k?B +[1-9][\d.]* k?B +[1-9][\d.]*( k)? +[a-z]+")
         opened.finish()
         terminal.wait_for("alpha +done +1 ")
     assert terminal.written.count(ALTERNATE_SCREEN) == 1
@@ -69,14 +69,14 @@ def test_top_shows_a_stream(start_top, start_server):
     terminal = start_top("--address", server.address)
     with sa.Client(server.address) as client:
         stream = client.create_stream(SPEC, buffer=3, staleness=[1, 0.5], stream_id="clicks")
-        terminal.wait_for("STREAM +VERSION +BUFFERED +COMMITS")
-        terminal.wait_for("clicks +1 +0 of 3 +0 +0 +– +– +– ")
+        terminal.wait_for("STREAM +VERSION +BUFFERED +COMMITS +REFUSED")
+        terminal.wait_for("clicks +1 +0 of 3 +0 +0 +0 +– +– +– ")
         for _ in range(4):  # of which the last one is stale by 1
             stream.submit("a", UPDATE, base_version=0)
-        terminal.wait_for(r"clicks +2 +1 of 3 +4 +[\d.]+( k)? +0.2 +1 +full \d\d:\d\d:\d\d")
+        terminal.wait_for(r"clicks +2 +1 of 3 +4 +0 +[\d.]+( k)? +0.2 +1 +full \d\d:\d\d:\d\d")
         terminal.wait_for(r"clicks\.v1 +done +3 ")
         stream.cut()
-        terminal.wait_for(r"clicks +3 +0 of 3 +4 +[\d.]+ +0.2 +1 +call \d\d:\d\d:\d\d")
+        terminal.wait_for(r"clicks +3 +0 of 3 +4 +0 +[\d.]+ +0.2 +1 +call \d\d:\d\d:\d\d")
 
 
 def test_top_waits_for_a_server_that_has_gone(start_top, start_server):
@@ -131,7 +131,7 @@ def test_top_once_prints_a_view_without_a_terminal(in_process, start_server):
         client.create_round(SPEC).cancel()
     status, out, _ = in_process("--once", "--address", server.address)
     assert status == 0
-    assert re.search(rf"^{name} +open +1 +0 +500 +[\d.]+ k?B +– +– +[a-z]+ *$", out, re.MULTILINE)
+    assert re.search(rf"^{name} +open +1 +0 +0 +500 +[\d.]+ k?B +– +– +[a-z]+ *$", out, re.MULTILINE)
     assert "rounds   1 open, 1 cancelled; 0 open uploads\n" in out
     assert re.search(r"^memory   process [1-9][\d.]* MiB, limit \S+ [MG]iB$", out, re.MULTILINE)
     assert "\x1b" not in out
