@@ -61,14 +61,17 @@ export class SparseaggError extends Error {
    * @param {string} code such as "INVALID_ARGUMENT"; "UNREACHABLE" if there was no answer
    * @param {string} message the server's text
    * @param {number} status of HTTP; 0 if there was no answer
-   * @param {number | null} [retryDelayMs] suggested by the server, for a lack that passes by itself
+   * @param {{retryDelayMs?: number | null, reason?: string, metadata?: Record<string, string>}} [details] a delay that the
+   *   server suggests for a lack that passes by itself; why, such as "WRONG_ROUND_STATE", and what belongs to that
    */
-  constructor(code, message, status, retryDelayMs = null) {
+  constructor(code, message, status, { retryDelayMs = null, reason = "", metadata = {} } = {}) {
     super(`${code}: ${message}`);
     this.name = "SparseaggError";
     this.code = code;
     this.status = status;
     this.retryDelayMs = retryDelayMs;
+    this.reason = reason;
+    this.metadata = metadata;
   }
 }
 
@@ -1177,7 +1180,7 @@ function streamPath(stream) {
 async function errorOf(response) {
   const problem = await response.json().catch(() => ({}));
   const code = problem.code ?? (response.status >= 502 && response.status <= 504 ? "UNAVAILABLE" : `HTTP_${response.status}`);
-  return new SparseaggError(code, problem.detail ?? response.statusText, response.status, problem.retryDelayMs ?? null);
+  return new SparseaggError(code, problem.detail ?? response.statusText, response.status, problem);
 }
 
 function delay(ms, signal) {

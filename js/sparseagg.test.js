@@ -121,7 +121,7 @@ test("a stream from creation to its versions", async () => {
   assert.deepEqual([second.version, second.cause, second.numSubmissions], ["2", "CUT_CAUSE_FULL", "2"]);
   assert.deepEqual(Array.from((await client.result(second.round)).w.values), [10, 20]); // 0.5 * 4 + 8
   assert.equal((await client.submit(name, "a", update(8), { baseVersion: 1, submissionId: "same" })).duplicate, true);
-  await assert.rejects(client.submit(name, "c", update(1), { baseVersion: 0 }), (error) => error.code === "FAILED_PRECONDITION" && /stale by 2/.test(error.message));
+  await assert.rejects(client.submit(name, "c", update(1), { baseVersion: 0 }), (error) => error.reason === "STALE_BASE_VERSION" && error.metadata.staleness === "2");
   await assert.rejects(client.submit(name, "c", update(1), { baseVersion: 3 }), { code: "INVALID_ARGUMENT" });
   await client.submit(name, "c", update(3), { baseVersion: 2 });
   assert.equal((await client.cutStream(name, { version: 3 })).version, "4");

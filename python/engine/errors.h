@@ -9,7 +9,7 @@
 
 namespace sparseagg::python {
 
-// An exception that becomes _engine.EngineError(code, message) in Python.
+// An exception that becomes _engine.EngineError(code, message, reason, metadata) in Python.
 struct StatusException {
   absl::Status status;
 };

@@ -123,6 +123,8 @@ nb::dict MemoryRound::SubmitBatch(const std::string& client_ids, const std::stri
     refusal["index"] = refused.index;
     refusal["client_id"] = refused.client_id;
     refusal["reason"] = refused.reason;
+    refusal["error_reason"] = refused.info.reason;
+    refusal["error_metadata"] = ToDict(refused.info.metadata);
     refusals.append(refusal);
   }
   nb::dict out;

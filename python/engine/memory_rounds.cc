@@ -86,8 +86,7 @@ class MemoryRounds {
     const auto ended = WithoutGil([host = host_] { return host->NextEnded(); });
     nb::list out;
     for (const RoundHost::Ended& each : ended) {
-      out.append(nb::make_tuple(each.number, each.status.raw_code(), std::string(each.status.message()),
-                                ToBytes(each.response)));
+      out.append(nb::make_tuple(each.number, DescribeError(each.status), ToBytes(each.response)));
     }
     return out;
   }

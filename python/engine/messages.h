@@ -5,6 +5,8 @@
 #include <google/protobuf/message.h>
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -12,6 +14,7 @@
 #include "python/engine/errors.h"
 #include "python/engine/nb.h"
 #include "python/engine/round_host.h"
+#include "service/base/refusals.h"
 #include "service/codec/spec_codec.h"
 #include "sparseagg/v1/aggregation.pb.h"
 
@@ -23,6 +26,18 @@ inline constexpr size_t kMaxSpecBytes = size_t{64} << 20;
 inline std::string_view ViewOf(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
 inline nb::bytes ToBytes(std::string_view bytes) { return nb::bytes(bytes.data(), bytes.size()); }
+
+inline nb::dict ToDict(const std::map<std::string, std::string>& texts) {
+  nb::dict dict;
+  for (const auto& [name, value] : texts) dict[name.c_str()] = value;
+  return dict;
+}
+
+// Returns: the arguments of EngineError.
+inline nb::tuple DescribeError(const absl::Status& status) {
+  const service::ErrorInfo info = service::InfoOf(status);
+  return nb::make_tuple(status.raw_code(), std::string(status.message()), info.reason, ToDict(info.metadata));
+}
 
 // Returns: the message. Throws: StatusException: INVALID_ARGUMENT: the bytes are no such message, or too many.
 template <typename Message>

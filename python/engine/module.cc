@@ -276,8 +276,7 @@ void Define(nb::module_& module) {
     try {
       std::rethrow_exception(pointer);
     } catch (const StatusException& e) {
-      const auto code = static_cast<int>(e.status.code());
-      PyErr_SetObject(static_cast<PyObject*>(type), nb::make_tuple(code, std::string(e.status.message())).ptr());
+      PyErr_SetObject(static_cast<PyObject*>(type), DescribeError(e.status).ptr());
     }
   };
   nb::register_exception_translator(translate, error);

@@ -8,6 +8,7 @@
 #include "absl/strings/strip.h"
 #include "host/base/status_macros.h"
 #include "service/base/log.h"
+#include "service/base/refusals.h"
 
 namespace sparseagg::service {
 namespace {
@@ -77,9 +78,10 @@ absl::StatusOr<Identity> Authenticator::Authenticate(const CallCredentials& cred
   if (credentials.authorization.empty() && options_.trusts_certificates) {
     return IdentityOfCertificate(credentials.certificate_names);
   }
-  if (credentials.authorization.size() != 1) {
-    return absl::UnauthenticatedError(absl::StrCat("the call has ", credentials.authorization.size(),
-                                                   " headers 'authorization'; one with 'Bearer TOKEN' is needed"));
+  if (const size_t found = credentials.authorization.size(); found != 1) {
+    const absl::Status status = absl::UnauthenticatedError(
+        absl::StrCat("the call has ", found, " headers 'authorization'; one with 'Bearer TOKEN' is needed"));
+    return found == 0 ? WithReason(status, "CREDENTIAL_MISSING") : status;
   }
   absl::string_view token = credentials.authorization.front();
   if (!absl::StartsWithIgnoreCase(token, kBearer)) {

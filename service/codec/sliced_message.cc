@@ -27,11 +27,6 @@ static_assert(kSlices == WireTag(v1::SubmitBatchRequest::kSlicesFieldNumber, kWi
 constexpr uint64_t kKeys = WireTag(v1::TensorSlice::kKeysFieldNumber, kWireBytes);
 constexpr uint64_t kValues = WireTag(v1::TensorSlice::kValuesFieldNumber, kWireBytes);
 
-void AppendVarint(uint64_t value, std::string* out) {
-  for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
-  out->push_back(static_cast<char>(value));
-}
-
 bool IsKnown(const google::protobuf::Descriptor* message, uint64_t tag) {
   using google::protobuf::internal::WireFormat;
   const auto* const field = message->FindFieldByNumber(static_cast<int>(tag >> 3));
@@ -39,6 +34,18 @@ bool IsKnown(const google::protobuf::Descriptor* message, uint64_t tag) {
 }
 
 }  // namespace
+
+void AppendVarint(uint64_t value, std::string* out) {
+  for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
+  out->push_back(static_cast<char>(value));
+}
+
+std::string WireFieldHead(int number, uint64_t size) {
+  std::string head;
+  AppendVarint(WireTag(number, kWireBytes), &head);
+  AppendVarint(size, &head);
+  return head;
+}
 
 bool ReadTag(MessageCursor& cursor, uint64_t* tag) {
   return cursor.Varint(tag) && *tag >= WireTag(1, kWireVarint) && *tag <= UINT32_MAX;

@@ -29,6 +29,14 @@ enum WireType : uint32_t { kWireVarint = 0, kWireFixed64 = 1, kWireBytes = 2, kW
 // Returns: the number in front of a field.
 constexpr uint64_t WireTag(int field, WireType type) { return static_cast<uint64_t>(field) << 3 | type; }
 
+void AppendVarint(uint64_t value, std::string* out);
+// Returns: the tag and the length in front of a field of `size` bytes: of a string, of bytes or of a message.
+std::string WireFieldHead(int number, uint64_t size);
+// Returns: such a field.
+inline std::string WireField(int number, absl::string_view bytes) {
+  return WireFieldHead(number, bytes.size()).append(bytes.data(), bytes.size());
+}
+
 // Reads the pieces of a message. A read returns false if the bytes are malformed or too few; discard the cursor then.
 class MessageCursor {
  public:

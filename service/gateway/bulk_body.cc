@@ -1,12 +1,10 @@
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/wire_format_lite.h>
-
 #include <cstdint>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "service/codec/sliced_message.h"
 #include "service/gateway/http_message.h"
 #include "service/gateway/json.h"
 #include "sparseagg/v1/aggregation.pb.h"
@@ -15,22 +13,7 @@
 namespace sparseagg::service {
 namespace {
 
-using google::protobuf::internal::WireFormatLite;
-
 constexpr size_t kAlignment = 8;
-
-void AppendVarint(uint64_t value, std::string* out) {
-  for (; value >= 0x80; value >>= 7) out->push_back(static_cast<char>(value | 0x80));
-  out->push_back(static_cast<char>(value));
-}
-
-// Returns: the tag and the length in front of a field of `size` bytes.
-std::string FieldHead(int field, uint64_t size) {
-  std::string head;
-  AppendVarint(WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED), &head);
-  AppendVarint(size, &head);
-  return head;
-}
 
 }  // namespace
 
@@ -66,9 +49,10 @@ absl::StatusOr<absl::Cord> BulkToChunk(const HttpFields& parameters, const absl:
   if (body.empty() && of_slice.empty()) return absl::Cord(std::move(chunk));  // a last chunk without tuples
   ASSIGN_OR_RETURN(std::string slice, QueryToMessage(v1::TensorSlice::descriptor(), of_slice));
   const uint64_t value_bytes = body.size() - key_bytes;
-  slice += FieldHead(v1::TensorSlice::kKeysFieldNumber, key_bytes);
-  const std::string values_head = FieldHead(v1::TensorSlice::kValuesFieldNumber, value_bytes);
-  chunk += FieldHead(v1::UpdateChunk::kSlicesFieldNumber, slice.size() + key_bytes + values_head.size() + value_bytes);
+  slice += WireFieldHead(v1::TensorSlice::kKeysFieldNumber, key_bytes);
+  const std::string values_head = WireFieldHead(v1::TensorSlice::kValuesFieldNumber, value_bytes);
+  chunk += WireFieldHead(v1::UpdateChunk::kSlicesFieldNumber,
+                         slice.size() + key_bytes + values_head.size() + value_bytes);
   absl::Cord message(chunk + slice);
   message.Append(body.Subcord(0, key_bytes));
   message.Append(values_head);

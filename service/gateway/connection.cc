@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "host/base/column.h"
 #include "service/admission/memory_shares.h"
+#include "service/base/refusals.h"
 #include "service/gateway/http_call.h"
 #include "service/gateway/peer_stream.h"
 #include "service/handlers/caller.h"
@@ -252,10 +253,9 @@ class HttpConnection final : public Connection {
   }
 
   void RefuseSlowBody() {
-    RefuseAndClose(
-        MakeProblem(absl::DeadlineExceededError(absl::StrCat("the body was not complete within upload_timeout ",
-                                                             absl::FormatDuration(server_.limits.upload_timeout))),
-                    408));
+    const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+        "the body was not complete within upload_timeout ", absl::FormatDuration(server_.limits.upload_timeout)));
+    RefuseAndClose(MakeProblem(WithReason(status, "UPLOAD_TIMED_OUT"), 408));
   }
 
   void CallMethod() {

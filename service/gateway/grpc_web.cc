@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "service/base/refusals.h"
@@ -75,12 +76,10 @@ absl::StatusOr<absl::Cord> UnframeGrpcWeb(const absl::Cord& body) {
 HttpResponse MakeGrpcWebResponse(const absl::Status& status, std::string message) {
   std::string trailers = absl::StrCat("grpc-status: ", status.raw_code(), "\r\n");
   if (!status.ok()) absl::StrAppend(&trailers, "grpc-message: ", PercentEncode(ShortMessage(status)), "\r\n");
-  const std::string delay = RetryDelayMs(status);
-  if (!delay.empty()) absl::StrAppend(&trailers, "grpc-retry-pushback-ms: ", delay, "\r\n");
-  if (const std::string home = HomeAddress(status); !home.empty()) {
-    absl::StrAppend(&trailers, kHomeMetadata, ": ", home, "\r\n");
-    const std::string url = HomeUrl(status);
-    if (!url.empty()) absl::StrAppend(&trailers, kHomeUrlMetadata, ": ", url, "\r\n");
+  const std::string pushback = RetryPushbackMs(status);
+  if (!pushback.empty()) absl::StrAppend(&trailers, kPushbackMetadata, ": ", pushback, "\r\n");
+  if (const std::string details = StatusDetails(status); !details.empty()) {
+    absl::StrAppend(&trailers, "grpc-status-details-bin: ", absl::Base64Escape(details), "\r\n");
   }
   HttpResponse response;
   response.headers.emplace_back("Content-Type", std::string(kGrpcWebType));

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "host/base/utf8.h"
 #include "service/base/refusals.h"
 #include "service/handlers/caller.h"
@@ -89,6 +90,14 @@ HttpResponse MakeProblem(const absl::Status& error, int status) {
   const std::string code = absl::StatusCodeToString(error.code());
   std::string body = absl::StrCat("{\"type\":\"about:blank\",\"title\":\"", code, "\",\"status\":", status,
                                   ",\"code\":\"", code, "\",\"detail\":", JsonQuote(ShortMessage(error)));
+  const ErrorInfo info = InfoOf(error);
+  if (!info.reason.empty()) {
+    const auto member = [](std::string* out, const auto& pair) {
+      absl::StrAppend(out, JsonQuote(pair.first), ":", JsonQuote(pair.second));
+    };
+    absl::StrAppend(&body, ",\"reason\":", JsonQuote(info.reason), ",\"metadata\":{",
+                    absl::StrJoin(info.metadata, ",", member), "}");
+  }
   const std::string delay_ms = RetryDelayMs(error);
   if (!delay_ms.empty()) absl::StrAppend(&body, ",\"retryDelayMs\":", delay_ms);
   HttpResponse response = MakeResponse(status, "application/problem+json", body + "}\n");

@@ -50,8 +50,8 @@ HttpResponse MakeResponse(int status, absl::string_view content_type, std::strin
 // Returns: the bytes before the body.
 std::string SerializeHead(const HttpResponse& response);
 
-// Returns: the error as RFC 9457 problem details, with the code and the text that gRPC sends, and Retry-After where the
-// shortage is temporary. `status` 0: the one that google.rpc.Code assigns to the code.
+// Returns: the error as RFC 9457 problem details, with the code, the text and the ErrorInfo that gRPC sends, and
+// Retry-After where the shortage is temporary. `status` 0: the one that google.rpc.Code assigns to the code.
 HttpResponse MakeProblem(const absl::Status& error, int status = 0);
 
 // Returns: the status code of HTTP that google.rpc.Code assigns to a code.

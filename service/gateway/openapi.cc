@@ -72,6 +72,7 @@ constexpr char kErrorResponse[] =
 constexpr char kProblemSchema[] =
     R"("Problem":{"type":"object","required":["title","status","code","detail"],"properties":{"type":{"type":"string"},)"
     R"("title":{"type":"string"},"status":{"type":"integer"},"code":{"type":"string"},"detail":{"type":"string"},)"
+    R"("reason":{"type":"string"},"metadata":{"type":"object","additionalProperties":{"type":"string"}},)"
     R"("retryDelayMs":{"type":"integer"}}})";
 // The sizes that a description of a bulk body needs besides the fields of TensorSlice.
 constexpr char kKeyBytes[] =
@@ -109,6 +110,10 @@ class Schemas {
 
   // Returns: the schema of a field.
   std::string Field(const FieldDescriptor* field) {
+    if (field->is_map()) {
+      return absl::StrCat(R"({"type":"object","additionalProperties":)", Element(field->message_type()->map_value()),
+                          "}");
+    }
     const std::string element = Element(field);
     return field->is_repeated() ? absl::StrCat(R"({"type":"array","items":)", element, "}") : element;
   }

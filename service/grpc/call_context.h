@@ -16,11 +16,8 @@
 
 namespace sparseagg::service {
 
-// Converts a status. The codes have the same numbers. Cuts long messages, since clients accept 8 KiB of headers.
-grpc::Status ToGrpc(const absl::Status& status);
-
-// The same. Adds the suggested retry delay of RetryLater to the call, as trailing metadata `grpc-retry-pushback-ms`,
-// which the retries of gRPC clients follow. Call it once a call.
+// Converts a status, with its StatusDetails. The codes have the same numbers. Cuts long messages, since clients accept
+// 8 KiB of headers. Adds RetryPushbackMs to the call, as trailing metadata. Call it once a call.
 grpc::Status ToGrpc(const absl::Status& status, grpc::CallbackServerContext& context);
 
 // A call: what gRPC knows about it, and who calls.

@@ -8,6 +8,7 @@
 #include "host/base/mutex.h"
 #include "host/base/status_macros.h"
 #include "host/spec/spec.h"
+#include "service/base/refusals.h"
 #include "service/codec/chunk_codec.h"
 #include "service/codec/round_codec.h"
 #include "service/codec/sliced_message.h"
@@ -114,7 +115,7 @@ class AggregateReactor final
   // Names the client in an error: the stream carries the updates of many.
   static absl::Status InClient(absl::string_view client_id, const absl::Status& status) {
     if (status.ok()) return status;
-    return absl::Status(status.code(), absl::StrCat("client '", client_id, "': ", status.message()));
+    return WithPrefix(absl::StrCat("client '", client_id, "': "), status);
   }
 
   // The client has closed its side, or the stream is broken. OK: the answer has begun, and EndAnswer will end it.

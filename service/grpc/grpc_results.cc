@@ -124,7 +124,7 @@ class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteR
 
   void WriteNext() {
     writer_.Prepare([self = self_](const absl::StatusOr<const grpc::ByteBuffer*>& page) {
-      page.ok() && *page != nullptr ? self->StartWrite(*page) : self->Finish(ToGrpc(page.status()));
+      page.ok() && *page != nullptr ? self->StartWrite(*page) : self->Finish(ToGrpc(page.status(), self->context_));
     });
   }
 

@@ -98,7 +98,7 @@ class RpcService : public grpc::Service {
   template <typename Reactor>
   class RefusedCall final : public Reactor {
    public:
-    explicit RefusedCall(const absl::Status& status) { this->Finish(ToGrpc(status)); }
+    RefusedCall(const absl::Status& status, CallContext* call) { this->Finish(ToGrpc(status, *call)); }
     void OnDone() override { delete this; }
   };
 
@@ -109,7 +109,7 @@ class RpcService : public grpc::Service {
                                                                       Args... args) -> Reactor* {
       auto* const call = static_cast<CallContext*>(context);
       const absl::Status admitted = ToStatus([&] { return call->AdmitTo(&server_, method); });
-      return admitted.ok() ? handler(call, args...) : new RefusedCall<Reactor>(admitted);
+      return admitted.ok() ? handler(call, args...) : new RefusedCall<Reactor>(admitted, call);
     };
     AddMethod(new grpc::internal::RpcServiceMethod(PathOf(method), type, nullptr));
     MarkMethodRawCallback(num_methods_++, new Adapter<grpc::ByteBuffer, grpc::ByteBuffer>(checked));

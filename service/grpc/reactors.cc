@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "service/base/refusals.h"
 #include "service/admission/memory_shares.h"
 #include "service/codec/parse.h"
 #include "sparseagg/v1/aggregation.pb.h"
@@ -45,9 +46,9 @@ void ReadTimeout::Start(std::function<void(absl::Status)> on_timeout) {
   const absl::Duration timeout = server_.limits.upload_timeout;
   started_at_ = server_.clock.Monotonic();
   timer_ = server_.timer.Schedule(started_at_ + timeout, [on_timeout = std::move(on_timeout), timeout] {
-    on_timeout(
-        absl::DeadlineExceededError(absl::StrCat("no message arrived within upload_timeout ",
-                                                 absl::FormatDuration(timeout), "; the server aborted the stream")));
+    const absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+        "no message arrived within upload_timeout ", absl::FormatDuration(timeout), "; the server aborted the stream"));
+    on_timeout(WithReason(status, "UPLOAD_TIMED_OUT"));
   });
 }
 

@@ -145,9 +145,9 @@ class CallReactor : public Base {
     CallReactor& self = *derived;
     self.self_ = derived;
     if (!self.ReserveForCall()) return derived.get();
-    self.context().pool.Post([derived, message] {
+    self.context().pool.Post([derived, &self, message] {
       const absl::Status status = ToStatus([&] { return derived->Open(ToCord(*message)); });
-      status.ok() ? derived->WriteNext() : derived->Finish(ToGrpc(status));
+      status.ok() ? derived->WriteNext() : derived->Finish(ToGrpc(status, self.context_));
     });
     return derived.get();
   }

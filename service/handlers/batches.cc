@@ -86,6 +86,8 @@ absl::StatusOr<bool> AggregationMethods::RunTurn(Batch& batch) const {
     refusal.set_index(refused.index);
     refusal.set_client_id(std::move(refused.client_id));
     refusal.set_reason(std::move(refused.reason));
+    refusal.set_error_reason(std::move(refused.info.reason));
+    refusal.mutable_error_metadata()->insert(refused.info.metadata.begin(), refused.info.metadata.end());
   }
   RETURN_IF_ERROR(Serialize(answer, batch.call.response));
   return true;

@@ -9,12 +9,14 @@
 #include "host/base/status_macros.h"
 #include "host/spec/spec.h"
 #include "service/base/refusals.h"
+#include "service/codec/sliced_message.h"
 
 namespace sparseagg::service {
 namespace {
 
-// gRPC sends the message percent-encoded in a header, which can triple its size. Clients accept 8 KiB of headers.
-constexpr size_t kMaxMessageBytes = 2000;
+// gRPC sends the message percent-encoded in a header, which can triple its size, and once more in StatusDetails, as
+// Base64. Clients accept 8 KiB of headers.
+constexpr size_t kMaxMessageBytes = 1500;
 
 }  // namespace
 
@@ -35,6 +37,17 @@ absl::Status ReclaimedError(const ApiContext& context) {
 std::string ShortMessage(const absl::Status& status) {
   const absl::string_view message = Shorten(status.message(), kMaxMessageBytes);
   return absl::StrCat(message, message.size() < status.message().size() ? " …" : "");
+}
+
+std::string StatusDetails(const absl::Status& status) {
+  const ErrorInfo info = InfoOf(status);
+  if (info.reason.empty()) return "";
+  // Messages and their fields by number, as google/rpc/error_details.proto and google/rpc/status.proto have them.
+  std::string error = WireField(1, info.reason) + WireField(2, kErrorDomain);
+  for (const auto& [name, value] : info.metadata) error += WireField(3, WireField(1, name) + WireField(2, value));
+  const std::string any = WireField(1, "type.googleapis.com/google.rpc.ErrorInfo") + WireField(2, error);
+  const std::string code = {'\x08', static_cast<char>(status.raw_code())};
+  return code + WireField(2, ShortMessage(status)) + WireField(3, any);
 }
 
 absl::Status Caller::ResolveClientId(std::string* client_id) const {

@@ -26,6 +26,10 @@ absl::Status ReclaimedError(const ApiContext& context);
 // Returns: the message of a status, cut to what the headers of a response have room for, between characters.
 std::string ShortMessage(const absl::Status& status);
 
+// Returns: the serialized google.rpc.Status of an error with a reason, for the metadata grpc-status-details-bin; empty
+// for other errors.
+std::string StatusDetails(const absl::Status& status);
+
 // Who calls a method, and what the caller may do: from the start on, or once a RemoteCaller is admitted. Then nothing
 // changes, and members may be called from any thread.
 class Caller {

@@ -163,8 +163,10 @@ void Intake::OnTimer(const std::shared_ptr<UploadHandle>& upload) {
     StartTimerLocked(upload);  // a chunk has come since
     return;
   }
-  const absl::Status status = absl::DeadlineExceededError(
-      absl::StrCat("the upload was discarded: no chunk came for upload_timeout ", absl::FormatDuration(timeout)));
+  const absl::Status status =
+      WithReason(absl::DeadlineExceededError(absl::StrCat("the upload was discarded: no chunk came for upload_timeout ",
+                                                          absl::FormatDuration(timeout))),
+                 "UPLOAD_TIMED_OUT");
   PostNotifyDiscarded();
   DiscardLocked(*upload, status, counts);
 }

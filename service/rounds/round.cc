@@ -6,6 +6,7 @@
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
+#include "service/base/refusals.h"
 
 namespace sparseagg::service {
 namespace {
@@ -19,7 +20,9 @@ const StageTime& TimeOf(const RoundSnapshot& snapshot, RoundStage stage) {
 
 // The error for a call that the round's state does not allow.
 absl::Status StateError(RoundState state, absl::string_view reason) {
-  return absl::FailedPreconditionError(absl::StrCat("the round is ", Name(state), reason.empty() ? "" : ": ", reason));
+  return WithReason(
+      absl::FailedPreconditionError(absl::StrCat("the round is ", Name(state), reason.empty() ? "" : ": ", reason)),
+      "WRONG_ROUND_STATE", {{"state", Name(state)}});
 }
 
 void LogEnd(const RoundConfig& config, const RoundSnapshot& snapshot) {
@@ -122,7 +125,7 @@ absl::Status Round::NotOpenErrorLocked(RoundState state, absl::string_view reaso
         absl::StrCat("there are max_submissions ", config_->max_submissions, " submissions already");
     // The caller of a one-shot call knows of no round.
     if (config_->id.empty()) return absl::FailedPreconditionError(full);
-    return absl::FailedPreconditionError(absl::StrCat("the round is ", Name(state), ": ", full));
+    return StateError(state, full);
   }
   return StateError(state, reason);
 }

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "host/base/status_macros.h"
-#include "service/base/refusals.h"
 
 namespace sparseagg::service {
 namespace {
@@ -140,7 +139,8 @@ void SubmitBatch(Intake& intake, absl::Span<const std::string> client_ids, const
       outcome.num_bytes += receipt->num_bytes;
     } else if (outcome.refused.size() < BatchOutcome::kMaxRefused) {
       outcome.refused.push_back({static_cast<uint32_t>(outcome.codes.size()), client_id,
-                                 std::string(Shorten(receipt.status().message(), BatchOutcome::kMaxReasonBytes))});
+                                 std::string(Shorten(receipt.status().message(), BatchOutcome::kMaxReasonBytes)),
+                                 InfoOf(receipt.status())});
     }
     outcome.codes.push_back(static_cast<char>(receipt.status().code()));
     if (pause()) return;

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "service/base/refusals.h"
 #include "service/rounds/intake.h"
 #include "service/rounds/upload.h"
 
@@ -65,6 +66,7 @@ struct BatchOutcome {
     uint32_t index;  // of the submission
     std::string client_id;
     std::string reason;  // shortened to kMaxReasonBytes
+    ErrorInfo info;
   };
   static constexpr size_t kMaxRefused = 20;
   static constexpr size_t kMaxReasonBytes = 256;

@@ -8,6 +8,7 @@
 #include "host/base/status_macros.h"
 #include "service/base/fail_point.h"
 #include "service/base/log.h"
+#include "service/base/refusals.h"
 
 namespace sparseagg::service {
 namespace {
@@ -181,9 +182,11 @@ absl::StatusOr<double> Stream::WeightOfLocked(uint64_t base_version) const {
   }
   const uint64_t staleness = version_ - 1 - base_version;
   if (staleness < config_.staleness_weights.size()) return config_.staleness_weights[staleness];
-  return absl::FailedPreconditionError(absl::StrCat(
-      "stale by ", staleness, ": base_version ", base_version, ", where version ", version_ - 1, " of stream '",
-      config_.round.id, "' is the latest, and max_staleness is ", config_.staleness_weights.size() - 1));
+  return WithReason(
+      absl::FailedPreconditionError(absl::StrCat(
+          "stale by ", staleness, ": base_version ", base_version, ", where version ", version_ - 1, " of stream '",
+          config_.round.id, "' is the latest, and max_staleness is ", config_.staleness_weights.size() - 1)),
+      "STALE_BASE_VERSION", {{"staleness", absl::StrCat(staleness)}});
 }
 
 std::optional<CommittedSubmission> Stream::FindLocked(const Entry& entry, absl::string_view client_id) const {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
+#include "service/base/refusals.h"
 #include "service/tasks/task_registry.h"
 #include "service/tasks/task_tenant.h"
 
@@ -15,7 +16,9 @@ absl::Status DrainedError() { return absl::UnavailableError("the server is shutt
 
 absl::Status EndedError(const TaskStateRecord& state) {
   const absl::string_view colon = state.reason.empty() ? "" : ": ";
-  return absl::FailedPreconditionError(absl::StrCat("the task is ", Name(state.state), colon, state.reason));
+  return WithReason(
+      absl::FailedPreconditionError(absl::StrCat("the task is ", Name(state.state), colon, state.reason)), "TASK_ENDED",
+      {{"state", Name(state.state)}});
 }
 
 bool Had(const TaskStateRecord& state, const LeaseHolder& holder) {

@@ -6,8 +6,17 @@ import contextlib
 from concurrent import futures
 
 import grpc
+from google.rpc import error_details_pb2, status_pb2
 from sparseagg._internal.client.channels import methods
 from sparseagg.v1 import aggregation_pb2 as pb
+
+
+def error_info(reason: str, **metadata: str) -> tuple[str, bytes]:
+    """The trailing metadata with such an ErrorInfo."""
+    status = status_pb2.Status()
+    info = error_details_pb2.ErrorInfo(reason=reason, domain="sparseagg", metadata=metadata)
+    status.details.add().Pack(info)
+    return "grpc-status-details-bin", status.SerializeToString()
 
 
 class Scripted:

@@ -6,7 +6,8 @@ from typing import Any, TypedDict
 from sparseagg._internal.base.foreign import Array
 from sparseagg._internal.wire.columns import Bulk
 
-class EngineError(Exception): ...
+class EngineError(Exception):
+    """``args``: the number of the canonical code, the text, and reason and metadata of the ErrorInfo."""
 
 class RawResult(TypedDict):
     layout: str
@@ -238,10 +239,10 @@ class MemoryRounds:
     def close(self) -> None:
         """Cancels and forgets all rounds, takes no more, and ends ``next_ended``."""
 
-    def next_ended(self) -> list[tuple[int, int, str, bytes]]:
+    def next_ended(self) -> list[tuple[int, tuple[int, str, str, dict[str, str]], bytes]]:
         """Blocks until calls of ``start`` or waits are over; returns none after ``close``.
 
-        Each has its number, the code and the message of its error (0 and ""), and the response.
+        Each has its number, the arguments of its ``EngineError`` (the code is 0 if there is none), and the response.
         """
 
     @property

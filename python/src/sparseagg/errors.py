@@ -7,7 +7,8 @@ All are a ``SparseaggError``. Some are a class of Python's, too: ``InvalidArgume
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -39,9 +40,16 @@ __all__ = [
 
 
 class SparseaggError(Exception):
-    """The base class. ``str(error)`` is the server's text, ``error.code`` the canonical code."""
+    """The base class. ``str(error)`` is the server's text, ``error.code`` the canonical code.
+
+    Attributes:
+        reason: of the server's ErrorInfo, such as "TRY_LATER"; "" if the server has sent none. The proto lists them.
+        metadata: what belongs to the reason.
+    """
 
     code: grpc.StatusCode = grpc.StatusCode.UNKNOWN
+    reason: str = ""
+    metadata: Mapping[str, str] = MappingProxyType({})
 
     def __str__(self) -> str:
         # Errors are printed and logged where nobody cleans them: the text has names and words of other machines.
@@ -106,7 +114,10 @@ class FailedPreconditionError(SparseaggError):
     """
 
     code = grpc.StatusCode.FAILED_PRECONDITION
-    home: str | None = None
+
+    @property
+    def home(self) -> str | None:
+        return self.metadata.get("address") if self.reason == "HOME_ELSEWHERE" else None
 
 
 class _StateError(FailedPreconditionError):
@@ -194,9 +205,6 @@ class UnavailableError(SparseaggError, ConnectionError):
     cannot_pass: bool = False
 
 
-# docs/streams.md promises this form. A batch has the client before it.
-_STALE = re.compile(r"(client '.*?': )?stale by (?P<staleness>\d+): ", re.DOTALL)
-
 _BY_CODE: dict[grpc.StatusCode, type[SparseaggError]] = {
     cls.code: cls
     for cls in (
@@ -218,11 +226,16 @@ _BY_CODE: dict[grpc.StatusCode, type[SparseaggError]] = {
 }
 
 
-def error_of(code: grpc.StatusCode, message: str) -> SparseaggError:
-    """Returns the error of a canonical code; ``SparseaggError`` for codes without a class."""
-    stale = _STALE.match(message) if code is grpc.StatusCode.FAILED_PRECONDITION else None
-    if stale is not None:
-        return StaleError(message, int(stale["staleness"]))
-    error = _BY_CODE.get(code, SparseaggError)(message or code.name)
+def error_of(
+    code: grpc.StatusCode, message: str, reason: str = "", metadata: Mapping[str, str] | None = None
+) -> SparseaggError:
+    """Returns the error of a canonical code, and of a reason; ``SparseaggError`` for codes without a class."""
+    error: SparseaggError
+    if reason == "STALE_BASE_VERSION" and metadata:
+        error = StaleError(message, int(metadata["staleness"]))
+    else:
+        error = _BY_CODE.get(code, SparseaggError)(message or code.name)
     error.code = code
+    if reason:
+        error.reason, error.metadata = reason, dict(metadata or {})
     return error

@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
+from scripted_server import error_info
 from sparseagg._internal.client.connection import Connection
 from sparseagg._internal.spec.bounds import ClusterSpec, HomeServer, home_of
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -154,7 +155,8 @@ class Sender(grpc.GenericRpcHandler):
 
         def send(_requests, context):
             if answer is None:
-                context.set_trailing_metadata((("sparseagg-home", self.home),))
+                info = error_info("HOME_ELSEWHERE", address=self.home)
+                context.set_trailing_metadata((info,))
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another server is the home")
             return answer.SerializeToString()
 

@@ -159,7 +159,7 @@ def test_submit_to_a_round_that_closes_meanwhile_says_that(server, client, halts
         first, go_on = halts.start(pool, submits, server.address, opened)
         opened.finish()
         go_on.set()
-        with pytest.raises(sa.errors.FailedPreconditionError, match=r"^rounds/.* is done$"):
+        with pytest.raises(sa.errors.FailedPreconditionError, match=r"^rounds/.*: the round is DONE$"):
             first.result(timeout=60)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fractions
+import json
 import re
 import threading
 import time
@@ -22,6 +23,8 @@ from real_server import REPOSITORY, ServerProcess, stop
 from scripted_server import Scripted, serving
 from sparseagg._internal.client.channels import channel_options
 from sparseagg._internal.client.retry import wait_before_retry
+from sparseagg.v1 import aggregation_pb2 as pb
+from sparseagg.v1 import models_pb2, tasks_pb2
 
 SPEC = sa.RoundSpec([sa.TensorSpec("v", "float32", num_rows=100_000)], return_counts=True)
 FAST = sa.RetryPolicy(initial=0.01, maximum=0.05)
@@ -119,6 +122,35 @@ def test_client_exhausted_with_a_delay_is_tried_again_no_sooner():
         client.get_round("r")
     assert servicer.calls == 3
     assert time.monotonic() - begin >= 2 * 0.04
+
+
+def test_client_exhausted_for_good_is_not_tried_again():
+    servicer = Scripted(grpc.StatusCode.RESOURCE_EXHAUSTED, delay_ms=-1)
+    exhausted = pytest.raises(sa.errors.ResourceExhaustedError, match="as scripted")
+    with serving(servicer) as address, sa.Client(address, retry=FAST) as client, exhausted:
+        client.get_round("r")
+    assert servicer.calls == 1
+
+
+@pytest.mark.parametrize(("delay_ms", "calls"), [(1, 4), (-1, 1), (None, 4)])
+def test_service_config_lets_any_client_of_grpc_repeat_what_may_be_repeated(delay_ms, calls):
+    config = (REPOSITORY / "proto/sparseagg/v1/service_config.json").read_text(encoding="utf-8")
+    servicer = Scripted(*[grpc.StatusCode.RESOURCE_EXHAUSTED] * 3, delay_ms=delay_ms)
+    options = [("grpc.service_config", config.replace('"0.5s"', '"0.001s"'))]
+    with serving(servicer) as address, grpc.insecure_channel(address, options) as channel:
+        call = channel.unary_unary("/sparseagg.v1.Aggregation/GetRound", pb.GetRoundRequest.SerializeToString)
+        with pytest.raises(grpc.RpcError) if calls == 1 else contextlib.nullcontext():
+            call(pb.GetRoundRequest(name="rounds/r"))
+    assert servicer.calls == calls
+
+
+def test_service_config_names_the_services_and_methods_of_the_proto():
+    config = json.loads((REPOSITORY / "proto/sparseagg/v1/service_config.json").read_text(encoding="utf-8"))
+    files = [module.DESCRIPTOR for module in (pb, models_pb2, tasks_pb2)]
+    known = {each.full_name: set(each.methods_by_name) for file in files for each in file.services_by_name.values()}
+    named = [name for each in config["methodConfig"] for name in each["name"]]
+    assert {name["service"] for name in named} == set(known)
+    assert all(name["method"] in known[name["service"]] for name in named if "method" in name)
 
 
 class LosesAnswers(Scripted):

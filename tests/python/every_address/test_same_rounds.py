@@ -60,7 +60,7 @@ def test_round_that_is_full_closes_itself(any_client):
     opened.submit("a", UPDATE)
     opened.submit("b", UPDATE)
     assert opened.wait(PATIENCE_S).state == "done"
-    text = "rounds/ID is done: there are max_submissions 2 submissions already"
+    text = "rounds/ID: the round is DONE: there are max_submissions 2 submissions already"
     assert refusal(lambda: opened.submit("c", UPDATE)) == ("RoundClosedError", text)
     assert refusal(lambda: opened.cancel("late")) == ("FailedPreconditionError", "the round is DONE")
     assert opened.result()["v"].values.tolist() == [2.0, 4.0]
@@ -75,7 +75,7 @@ def test_round_at_its_deadline_closes_itself(any_client):
     assert opened.wait(PATIENCE_S).state == "done"
     assert (opened.info.close_time - opened.info.create_time).total_seconds() >= 0.19
     assert opened.result()["v"].values.tolist() == [1.0, 2.0]
-    assert refusal(lambda: opened.submit("b", UPDATE)) == ("RoundClosedError", "rounds/ID is done")
+    assert refusal(lambda: opened.submit("b", UPDATE)) == ("RoundClosedError", "rounds/ID: the round is DONE")
 
 
 def test_round_that_has_ended_is_removed_after_its_time(any_client):
@@ -98,7 +98,10 @@ def test_round_below_its_minimum_fails(any_client):
         assert refusal(call) == ("RoundFailedError", f"rounds/ID failed: {reason}")
     assert opened.wait().state == "failed"
     assert opened.info.state_reason == reason
-    assert refusal(lambda: opened.submit("b", UPDATE)) == ("RoundClosedError", f"rounds/ID is failed: {reason}")
+    assert refusal(lambda: opened.submit("b", UPDATE)) == (
+        "RoundClosedError",
+        f"rounds/ID: the round is FAILED: {reason}",
+    )
     assert refusal(opened.cancel) == ("FailedPreconditionError", f"the round is FAILED: {reason}")
     found = refusal(lambda: any_client.aggregate([UPDATE], one(min_submissions=2)))
     assert found == ("FailedPreconditionError", "closed with 1 submissions, below min_submissions 2")
@@ -130,7 +133,7 @@ def test_round_that_is_cancelled_has_no_result(any_client):
     for call in (opened.finish, opened.result):
         assert refusal(call) == ("RoundFailedError", "rounds/ID cancelled: enough")
     for client_id in ("a", "b"):
-        expected = "RoundClosedError", "rounds/ID is cancelled: enough"
+        expected = "RoundClosedError", "rounds/ID: the round is CANCELLED: enough"
         assert refusal(lambda client_id=client_id: opened.submit(client_id, UPDATE)) == expected
     assert any_client.create_round(ONE).cancel().state_reason == "no reason given"
     assert any_client.create_round(ONE).cancel("ä" * 512).state_reason == "ä" * 512
@@ -142,7 +145,7 @@ def test_round_that_is_open_has_no_result(any_client):
     for call in (opened.wait, opened.result):
         assert refusal(lambda call=call: call(timeout=0.02)) == ("DeadlineExceededError", text)
     opened.finish()
-    assert refusal(lambda: opened.submit("a", UPDATE)) == ("RoundClosedError", "rounds/ID is done")
+    assert refusal(lambda: opened.submit("a", UPDATE)) == ("RoundClosedError", "rounds/ID: the round is DONE")
     assert len(opened.finish()["v"]) == 0
 
 

@@ -18,15 +18,15 @@ def test_sealed_round_takes_and_gives_back_nothing(any_client):
     assert opened.seal().state == "sealed"
     assert (opened.info.close_time, opened.info.ended, opened.info.num_submissions) == (None, False, 2)
     assert opened.seal().state == "sealed"
-    assert refusal(lambda: opened.submit("c", UPDATE)) == ("RoundClosedError", "rounds/ID is sealed")
-    assert refusal(lambda: opened.withdraw("a")) == ("RoundClosedError", "rounds/ID is sealed")
+    assert refusal(lambda: opened.submit("c", UPDATE)) == ("RoundClosedError", "rounds/ID: the round is SEALED")
+    assert refusal(lambda: opened.withdraw("a")) == ("RoundClosedError", "rounds/ID: the round is SEALED")
     assert opened.submit("a", UPDATE).duplicate
     assert refusal(lambda: opened.submit("a", ([1], [5.0])))[0] == "AlreadyExistsError"
     with pytest.raises(TimeoutError, match="is still sealed"):
         opened.wait(timeout=0.05)
     assert [each.info.state for each in any_client.list_rounds() if each.name == opened.name] == ["sealed"]
     assert opened.finish()["v"].values.tolist() == [2.0, 4.0]
-    assert refusal(opened.seal) == ("RoundClosedError", "rounds/ID is done")
+    assert refusal(opened.seal) == ("RoundClosedError", "rounds/ID: the round is DONE")
 
 
 def test_sealed_round_can_be_cancelled_and_deleted(any_client):

@@ -100,14 +100,14 @@ def test_withdrawal_after_the_close_is_too_late(any_client):
     opened.submit("a", UPDATE)
     opened.start_merge()
     opened.wait()
-    assert refusal(lambda: opened.withdraw("a")) == ("RoundClosedError", "rounds/ID is done")
+    assert refusal(lambda: opened.withdraw("a")) == ("RoundClosedError", "rounds/ID: the round is DONE")
     with pytest.raises(sa.RoundClosedError) as caught:
         opened.submit("b", UPDATE)
     assert caught.value.state == "done"
     cancelled = any_client.create_round(ONE)
     cancelled.submit("a", UPDATE)
     cancelled.cancel("enough")
-    assert refusal(lambda: cancelled.withdraw("a")) == ("RoundClosedError", "rounds/ID is cancelled: enough")
+    assert refusal(lambda: cancelled.withdraw("a")) == ("RoundClosedError", "rounds/ID: the round is CANCELLED: enough")
     for call in (cancelled.start_merge, cancelled.finish):
         assert refusal(lambda call=call: call(only=["a"])) == ("RoundFailedError", "rounds/ID cancelled: enough")
     cancelled.delete()

@@ -13,6 +13,7 @@ import pytest
 import sparseagg as sa
 from every_client import digest
 from http_calls import LOCAL, TIMEOUT_S, request
+from sparseagg._internal.client.retry import info_of
 from sparseagg._internal.spec.bounds import home_of
 from sparseagg.cluster import Cluster
 from sparseagg.v1 import aggregation_pb2 as pb
@@ -92,9 +93,8 @@ def test_the_answer_of_a_wrong_server_names_the_home_alone(opened, servers):
         with pytest.raises(grpc.RpcError) as raised:
             call(pb.CommitSubmissionRequest(round=opened.name, client_id=client_id, submission_id="one"))
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    metadata = dict(raised.value.trailing_metadata())
-    assert metadata["sparseagg-home"] == servers[1].address
-    assert metadata["sparseagg-home-url"] == home
+    info = info_of(raised.value)
+    assert (info.reason, info.metadata) == ("HOME_ELSEWHERE", {"address": servers[1].address, "http_url": home})
 
 
 def test_a_home_without_http_is_an_error(servers):

@@ -8,9 +8,11 @@ import os
 import re
 import struct
 
+import grpc
 import numpy as np
 import pytest
 import sparseagg as sa
+from google.rpc import error_details_pb2, status_pb2
 from guarded_server import make_token
 from http_calls import LOCAL, raw, read_all, request
 from real_server import REPOSITORY
@@ -167,6 +169,51 @@ def test_grpc_web(address, round_path):
     assert grpc_web(address, "GetRound", b"\x0a\x04none")[1].startswith("grpc-status: 3\r\ngrpc-message: ")
     assert grpc_web(address, "GetRound", b"", flags=1)[1].startswith("grpc-status: 12")
     assert grpc_web(address, "StreamResult", b"")[1].startswith("grpc-status: 12")
+
+
+# The call, the same over HTTP, the code, and the ErrorInfo; None: there is none.
+NOT_DONE = ("GetResult", pb.GetResultRequest(name="rounds/r"), "GET", "/v1/rounds/r/result", None)
+TOO_SOON = ("PutChunk", pb.UpdateChunk(round="rounds/r", client_id="b", submission_id="b", last=True),
+            "POST", "/v1/rounds/r/chunks", {"clientId": "b", "submissionId": "b", "last": True})  # fmt: skip
+TOO_LARGE = ("CreateRound", pb.CreateRoundRequest(spec=pb.RoundSpec(tensors=[pb.TensorSpec(name="w")] * 2)),
+             "POST", "/v1/rounds", {"spec": {"tensors": [{"name": "w"}, {"name": "w"}]}})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "reason", "metadata", "pushback"),
+    [
+        (NOT_DONE, grpc.StatusCode.FAILED_PRECONDITION, "WRONG_ROUND_STATE", {"state": "OPEN"}, None),
+        (TOO_SOON, grpc.StatusCode.RESOURCE_EXHAUSTED, "TRY_LATER", {"retry_delay_ms": "500"}, "500"),
+        (TOO_LARGE, grpc.StatusCode.RESOURCE_EXHAUSTED, None, {}, "-1"),
+    ],
+)
+def test_errors_tell_programs_the_same_over_grpc_web_and_json(start_server, call, code, reason, metadata, pushback):
+    method, message, verb, path, body = call
+    server = start_server(*LOCAL, "--max-submissions-per-second-per-tenant", "1", "--max-tensors", "1")
+    request(server.http_address, "POST", "/v1/rounds", {"roundId": "r", "spec": SPEC})
+    with grpc.insecure_channel(server.address) as channel:
+        send = channel.unary_unary(f"/sparseagg.v1.Aggregation/{method}")
+        if call is TOO_SOON:
+            send(pb.UpdateChunk(round="rounds/r", client_id="a", submission_id="a", last=True).SerializeToString())
+        with pytest.raises(grpc.RpcError) as raised:
+            send(message.SerializeToString())
+    assert raised.value.code() is code
+    of_grpc = dict(raised.value.trailing_metadata())
+    lines = grpc_web(server.http_address, method, message.SerializeToString())[1].splitlines()
+    of_web = dict(line.split(": ", 1) for line in lines)
+    problem = request(server.http_address, verb, path, body).json
+    assert of_grpc.get("grpc-retry-pushback-ms") == of_web.get("grpc-retry-pushback-ms") == pushback
+    assert (problem.get("reason"), problem.get("metadata", {})) == (reason, metadata)
+    if reason is None:
+        assert "grpc-status-details-bin" not in of_grpc | of_web
+        return
+    status = status_pb2.Status.FromString(of_grpc["grpc-status-details-bin"])
+    assert (status.code, status.message) == (code.value[0], raised.value.details())
+    assert status_pb2.Status.FromString(base64.b64decode(of_web["grpc-status-details-bin"])) == status
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    assert (info.domain, info.reason, dict(info.metadata)) == ("sparseagg", reason, metadata)
+    assert problem["detail"] == status.message
 
 
 def test_header_that_comes_twice_is_refused(address):

@@ -253,11 +253,13 @@ TEST(HomeServersTest, OtherServersNameTheHome) {
   EXPECT_TRUE(HomeServers().CheckHome("a").ok());
   const absl::Status with_url = homes.CheckHome("a");
   EXPECT_EQ(with_url.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(HomeAddress(with_url), "d:1");
+  using Metadata = std::map<std::string, std::string>;
+  EXPECT_EQ(InfoOf(with_url).reason, "HOME_ELSEWHERE");
+  EXPECT_EQ(InfoOf(with_url).metadata, (Metadata{{"address", "d:1"}, {"http_url", "https://d:2"}}));
   EXPECT_EQ(HomeUrl(with_url), "https://d:2");
-  EXPECT_EQ(HomeAddress(homes.CheckHome("\xC3\xBC")), "b:1");
+  EXPECT_EQ(InfoOf(homes.CheckHome("\xC3\xBC")).metadata, (Metadata{{"address", "b:1"}}));
   EXPECT_EQ(HomeUrl(homes.CheckHome("\xC3\xBC")), "");
-  EXPECT_EQ(HomeAddress(absl::FailedPreconditionError("the round is DONE")), "");
+  EXPECT_EQ(InfoOf(absl::FailedPreconditionError("the round is DONE")).reason, "");
 }
 
 v1::ClusterSpec ClusterOf(const std::vector<std::pair<std::string, std::string>>& servers, uint32_t index = 0) {

@@ -8,7 +8,7 @@ import importlib
 import importlib.resources
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 
 import grpc
@@ -39,7 +39,7 @@ def load() -> ModuleType:
     try:
         module.force_simd(os.environ.get("SPARSEAGG_SIMD", ""))
     except module.EngineError as error:
-        code, message = error.args
+        code, message, *_ = error.args
         raise error_of_code(code, f"SPARSEAGG_SIMD: {message}") from None
     return module
 
@@ -91,9 +91,11 @@ def release_memory() -> None:
     load().release_memory()
 
 
-def error_of_code(code: int, message: str) -> SparseaggError:
-    """Returns the error of a status of the extension."""
-    return error_of(_CODES[code], message)
+def error_of_code(
+    code: int, message: str, reason: str = "", metadata: Mapping[str, str] | None = None
+) -> SparseaggError:
+    """Returns the error of a status of the extension: the arguments are those of its ``EngineError``."""
+    return error_of(_CODES[code], message, reason, metadata)
 
 
 @contextlib.contextmanager

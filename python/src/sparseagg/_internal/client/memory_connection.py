@@ -286,9 +286,9 @@ class MemoryConnection:
 def _end_waits(rounds: MemoryRounds, waits: dict[int, concurrent.futures.Future[bytes]]) -> None:
     """Ends the waits that the rounds say are over, until the rounds are closed, and then all others."""
     while ended := rounds.next_ended():
-        for number, code, message, response in ended:
+        for number, error, response in ended:
             future = waits.pop(number)
-            future.set_exception(extension.error_of_code(code, message)) if code else future.set_result(response)
+            future.set_exception(extension.error_of_code(*error)) if error[0] else future.set_result(response)
     for future in list(waits.values()):
         future.set_result(b"")
 
@@ -371,4 +371,5 @@ def _naming_client(client_id: str) -> Iterator[None]:
     try:
         yield
     except SparseaggError as error:
-        raise error_of(error.code, f"client {quoted_id(client_id)}: {error}") from error
+        text = f"client {quoted_id(client_id)}: {error}"
+        raise error_of(error.code, text, error.reason, error.metadata) from error

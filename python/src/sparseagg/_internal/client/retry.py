@@ -6,13 +6,14 @@ import contextlib
 import dataclasses
 import math
 import random
-import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
 
 from sparseagg._internal.base.arguments import checked_integer, checked_number, checked_seconds, shown
 from sparseagg._internal.base.credentials import TOKEN_VARIABLE
@@ -105,7 +106,7 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
     - INTERNAL, if ``broke_while_sending``.
     - RESOURCE_EXHAUSTED with a suggested retry delay: the server's in-flight memory is full at the moment. Without the
       delay, a limit is exceeded, and will be again.
-    - DEADLINE_EXCEEDED that names upload_timeout: the server has discarded a stream on which no chunk came for so long,
+    - DEADLINE_EXCEEDED by the server's upload_timeout: it has discarded a stream on which no chunk came for so long,
       because this machine slept or the network stalled.
 
     Args:
@@ -116,12 +117,12 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
     error.__traceback__ = None
     asked = 0.0
     if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        delays = [value for key, value in error.trailing_metadata() or () if key == "grpc-retry-pushback-ms"]
-        if not delays or not delays[0].isdigit():
+        delay = trailer(error, "grpc-retry-pushback-ms")
+        if not isinstance(delay, str) or not delay.isdigit():  # -1: never
             return None
-        asked = int(delays[0]) / 1e3
+        asked = int(delay) / 1e3
     elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        if "upload_timeout" not in (error.details() or ""):  # the timeout is the caller's own
+        if info_of(error).reason != "UPLOAD_TIMED_OUT":  # the timeout is the caller's own
             return None
     elif error.code() not in _RETRIED and not broke_while_sending(error):
         return None
@@ -129,20 +130,30 @@ def wait_before_retry(error: grpc.RpcError, waits: Iterator[float]) -> float | N
     return None if wait is None else max(wait, asked)
 
 
-def home_of_answer(error: grpc.RpcError) -> str | None:
-    """Returns the address of the server that takes the call instead (ClusterSpec of the API); None: there is none."""
-    return next((value for key, value in error.trailing_metadata() or () if key == "sparseagg-home"), None)
+def trailer(error: grpc.RpcError, name: str) -> str | bytes | None:
+    """Returns a trailing metadata of the answer; None: it has none of this name."""
+    return next((value for key, value in error.trailing_metadata() or () if key == name), None)
+
+
+def info_of(error: grpc.RpcError) -> error_details_pb2.ErrorInfo:
+    """Returns the ErrorInfo of the answer, by which programs tell errors apart; an empty one if it has none."""
+    info = error_details_pb2.ErrorInfo()
+    found = trailer(error, "grpc-status-details-bin")
+    with contextlib.suppress(DecodeError):  # of something in between
+        for detail in status_pb2.Status.FromString(found).details if isinstance(found, bytes) else ():
+            if detail.Unpack(info) and info.domain == "sparseagg":
+                return info
+    return error_details_pb2.ErrorInfo()
 
 
 def error_from_call(error: grpc.RpcError, text: str, obstacle: Obstacle | None = None) -> SparseaggError:
     """Returns the typed error of a failed call, with this text; ``obstacle`` has kept the call from its server."""
-    if error.code() is grpc.StatusCode.UNAUTHENTICATED and "0 headers 'authorization'" in text:
+    info = info_of(error)
+    if info.reason == "CREDENTIAL_MISSING":
         text += f"; token=…, or {TOKEN_VARIABLE} in the environment, sends it (--token-file FILE for commands)"
-    found = error_of(error.code(), text)
+    found = error_of(error.code(), text, info.reason, info.metadata)
     if isinstance(found, UnavailableError):
         found.cannot_pass = obstacle is not None and not obstacle.is_absence
-    if isinstance(found, FailedPreconditionError):
-        found.home = home_of_answer(error)
     return found
 
 
@@ -195,7 +206,7 @@ class Resumption:
     def wait_after(self, error: grpc.RpcError) -> float | None:
         """Returns the wait before the next attempt, in seconds; None: ``error`` is final."""
         wait = wait_before_retry(error, self._waits)
-        if wait is None and self._has_some and error.code() in _LOST and home_of_answer(error) is None:
+        if wait is None and self._has_some and error.code() in _LOST and info_of(error).reason != "HOME_ELSEWHERE":
             wait = next(self._waits, None)
         self._has_some = False
         return wait
@@ -321,20 +332,14 @@ def raise_if_late(deadline: float | None, what: str | Callable[[], str]) -> Iter
         raise DeadlineExceededError(f"{what if isinstance(what, str) else what()}: {error}") from error
 
 
-_NOT_OPEN = re.compile(r"the round is (?P<state>[A-Z]+)(?P<reason>(: .*)?)", re.DOTALL)
-
-
 @contextlib.contextmanager
 def naming_round(name: str) -> Iterator[None]:
-    """Turns the error for a call that came after the close into a ``RoundClosedError`` that names the round.
-
-    The proto promises the form of that error's message.
-    """
+    """Turns the error for a call that came after the close into a ``RoundClosedError`` that names the round."""
     try:
         yield
     except FailedPreconditionError as error:
-        match = _NOT_OPEN.fullmatch(str(error))
-        if match is None:
+        if error.reason != "WRONG_ROUND_STATE":
             raise
-        state = match["state"].lower()
-        raise RoundClosedError(f"{name} is {state}{match['reason']}", state) from error
+        closed = RoundClosedError(f"{name}: {error}", error.metadata["state"].lower())
+        closed.reason, closed.metadata = error.reason, error.metadata
+        raise closed from error

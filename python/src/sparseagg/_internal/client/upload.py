@@ -276,11 +276,13 @@ def batch_receipt(answers: Iterable[tuple[Batch, pb.SubmitBatchResponse]]) -> Ba
         num_submissions += num_counted
         if num_counted == len(answer.codes):
             continue
-        reasons = {refusal.index: refusal.reason for refusal in answer.refusals}
+        refusals = {refusal.index: refusal for refusal in answer.refusals}
         for index, client_id in enumerate(batch.client_ids.split("\n")):
             if answer.codes[index]:
                 code = _CODES.get(answer.codes[index], grpc.StatusCode.UNKNOWN)
-                refused[client_id] = error_of(code, f"client {client_id!r}: {reasons.get(index, code.name)}")
+                refusal = refusals.get(index, pb.BatchRefusal(reason=code.name))
+                text = f"client {client_id!r}: {refusal.reason}"
+                refused[client_id] = error_of(code, text, refusal.error_reason, dict(refusal.error_metadata))
     return BatchReceipt(num_submissions, num_duplicates, num_tuples, num_bytes, refused)
 
 
