@@ -20,6 +20,8 @@ constexpr uint64_t kBulkFactor = 3;
 // JSON, the same with full names of enum values, and the message made of it. Where names grow, the message is a small
 // part: {"op":"sum"} becomes {"op":"OP_SUM"} and four bytes.
 constexpr uint64_t kParsedJsonFactor = 3;
+// The list "1,1,…" becomes four times as many bytes of float64, and these become base64 on the way.
+constexpr uint64_t kParsedNumbersFactor = 12;
 
 }  // namespace
 
@@ -49,8 +51,8 @@ absl::Status HttpCall::AdmitToMethod() {
 }
 
 uint64_t HttpCall::BodyMemory() const {
-  return plan_.request_format == BodyFormat::kJson ? SaturatingMultiply(kParsedJsonFactor, http_.body_bytes)
-                                                   : http_.body_bytes;
+  if (plan_.request_format != BodyFormat::kJson) return http_.body_bytes;
+  return SaturatingMultiply(plan_.has_numbers ? kParsedNumbersFactor : kParsedJsonFactor, http_.body_bytes);
 }
 
 uint64_t HttpCall::ResponseMemory(uint64_t bytes) const {
@@ -109,18 +111,17 @@ absl::Status HttpCall::MakeRequest(const absl::Cord& body) {
     ASSIGN_OR_RETURN(request_, UnframeGrpcWeb(body));
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const HttpFields parameters, ParseQuery(http_.query));
   absl::Cord message;
   if (plan_.request_format == BodyFormat::kBulk) {
-    ASSIGN_OR_RETURN(message, BulkToChunk(parameters, body));
+    ASSIGN_OR_RETURN(message, BulkToChunk(plan_.parameters, body));
   } else {
     if (plan_.request_format == BodyFormat::kProtobuf) {
       message = body;
     } else if (!body.empty()) {
-      ASSIGN_OR_RETURN(std::string of_json, JsonToMessage(type, *body.TryFlat()));
+      ASSIGN_OR_RETURN(std::string of_json, JsonToMessage(type, *body.TryFlat(), plan_.has_numbers));
       message = absl::Cord(std::move(of_json));
     }
-    ASSIGN_OR_RETURN(std::string of_query, QueryToMessage(type, parameters));
+    ASSIGN_OR_RETURN(std::string of_query, QueryToMessage(type, plan_.parameters));
     message.Append(std::move(of_query));
   }
   // Serialized messages may be joined: of a field that comes twice, the last one counts.
@@ -143,7 +144,9 @@ absl::StatusOr<HttpResponse> HttpCall::MakeAnswer() {
       return page;
     }
     default: {
-      ASSIGN_OR_RETURN(std::string json, MessageToJson(descriptor_.output_type(), response_));
+      const google::protobuf::Descriptor* const type = descriptor_.output_type();
+      const bool has_lists = plan_.has_numbers && IsPage(plan_.method);
+      ASSIGN_OR_RETURN(std::string json, has_lists ? PageToNumbers(type, response_) : MessageToJson(type, response_));
       return MakeResponse(200, "application/json", json + "\n");
     }
   }

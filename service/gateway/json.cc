@@ -106,8 +106,8 @@ absl::StatusOr<std::string> ObjectOf(const Descriptor* type, const HttpFields& p
 
 }  // namespace
 
-absl::StatusOr<std::string> JsonToMessage(const Descriptor* type, absl::string_view json) {
-  ASSIGN_OR_RETURN(const std::string full, CheckJson(type, json));
+absl::StatusOr<std::string> JsonToMessage(const Descriptor* type, absl::string_view json, bool takes_numbers) {
+  ASSIGN_OR_RETURN(const std::string full, CheckJson(type, json, takes_numbers));
   return Convert(type, full);
 }
 

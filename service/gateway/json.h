@@ -5,19 +5,23 @@
 #include <google/protobuf/descriptor.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "service/gateway/http_message.h"
+#include "sparseagg/v1/aggregation.pb.h"
 
 namespace sparseagg::service {
 
 // Converts the JSON mapping of proto3 to the serialized message. Names of enum values may leave out their prefix, in
 // capitals or not: "float32" for "DTYPE_FLOAT32". The methods parse that under their own limits, so no
 // message object is made here.
+// `takes_numbers`: keys and values of slices may be lists of numbers in place of their bytes.
 // Errors: INVALID_ARGUMENT: as of CheckJson, or a value that does not fit.
-absl::StatusOr<std::string> JsonToMessage(const google::protobuf::Descriptor* type, absl::string_view json);
+absl::StatusOr<std::string> JsonToMessage(const google::protobuf::Descriptor* type, absl::string_view json,
+                                          bool takes_numbers = false);
 
 // Converts a serialized message to JSON. Fields that have no presence are written with their default values.
 // Errors: INTERNAL if the bytes are not such a message.
@@ -46,7 +50,24 @@ inline constexpr size_t kMaxJsonValues = 100'000;
 // both forms of its name; a value of another type than the field's, or null in a list; an integer with a fraction or an
 // exponent that float64 may have rounded. The message names the field.
 // Returns: the body for the converter, with the full names of enum values.
-absl::StatusOr<std::string> CheckJson(const google::protobuf::Descriptor* type, absl::string_view json);
+absl::StatusOr<std::string> CheckJson(const google::protobuf::Descriptor* type, absl::string_view json,
+                                      bool takes_numbers = false);
+
+// The columns of a slice that are lists of numbers: what is between the brackets, numbers with commas and white space.
+struct NumberLists {
+  std::optional<absl::string_view> keys;
+  std::optional<absl::string_view> values;
+  bool has_key_encoding = false;
+  v1::ValueEncoding value_encoding = v1::VALUE_ENCODING_UNSPECIFIED;
+};
+// Returns: the members of the slice's JSON that have the columns' bytes, and the encoding of keys, each behind a comma.
+// Errors: INVALID_ARGUMENT: a number that its encoding does not have, or an integer beyond 2^53; an encoding of keys, or
+// none of values.
+absl::StatusOr<std::string> PackNumbers(const NumberLists& lists);
+
+// MessageToJson for a ResultPage or a RowsPage, with lists of numbers in place of the bytes of its columns.
+// Errors: INVALID_ARGUMENT: NaN, an infinite value or an integer beyond 2^53, which JSON does not hold; packed columns.
+absl::StatusOr<std::string> PageToNumbers(const google::protobuf::Descriptor* type, const std::string& page);
 
 // Returns: the value whose name without its prefix this is, in capitals or not; null if there is none.
 const google::protobuf::EnumValueDescriptor* FindShortName(const google::protobuf::EnumDescriptor* type,

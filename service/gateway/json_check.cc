@@ -63,7 +63,8 @@ bool IsPlain(char byte) {
 // Reads the body once, from the beginning to the end.
 class JsonChecker {
  public:
-  JsonChecker(const Descriptor* type, absl::string_view json) : type_(*type), json_(json) {}
+  JsonChecker(const Descriptor* type, absl::string_view json, bool takes_numbers)
+      : type_(*type), json_(json), takes_numbers_(takes_numbers) {}
 
   absl::StatusOr<std::string> Check() {
     if (Next() != '{') return Malformed("an object is expected");
@@ -112,6 +113,7 @@ class JsonChecker {
     ++at_;
     if (Take('}')) return absl::OkStatus();
     std::set<const FieldDescriptor*> given;
+    lists_ = {};  // a slice has no objects
     const size_t path_size = path_.size();
     do {
       if (Next() != '"') return Malformed("the name of a field in double quotes is expected");
@@ -129,12 +131,40 @@ class JsonChecker {
       RETURN_IF_ERROR(FieldValue(*field));
       path_.resize(path_size);
     } while (Take(','));
-    return Take('}') ? absl::OkStatus() : Malformed("a comma or the end of the object is expected");
+    if (Next() != '}') return Malformed("a comma or the end of the object is expected");
+    if (lists_.keys.has_value() || lists_.values.has_value()) {
+      const absl::StatusOr<std::string> packed = PackNumbers(lists_);
+      if (!packed.ok()) return Invalid(absl::StrCat(path_, path_.empty() ? "" : ".", packed.status().message()));
+      CopyUntil(at_, *packed);
+      lists_ = {};
+    }
+    ++at_;
+    return absl::OkStatus();
+  }
+
+  // Reads a list of numbers, in whose place the converter gets null; PackNumbers has them at the end of the slice.
+  absl::Status Numbers(std::optional<absl::string_view>* list) {
+    const size_t begin = at_++;
+    bool is_exact = true;
+    if (!Take(']')) {
+      do {
+        Next();
+        RETURN_IF_ERROR(Number(&is_exact));
+      } while (Take(','));
+      if (!Take(']')) return Malformed("a comma or the end of the list is expected");
+    }
+    *list = json_.substr(begin + 1, at_ - begin - 2);
+    CopyUntil(begin, "null");
+    copied_ = at_;
+    return absl::OkStatus();
   }
 
   absl::Status FieldValue(const FieldDescriptor& field) {
     const Kind kind = KindOf(field);
     if (Next() == 'n' && TakeWord("null")) return CountValue();
+    if (takes_numbers_ && json_[at_] == '[' && IsInBulkBody(&field)) {
+      return Numbers(field.number() == v1::TensorSlice::kKeysFieldNumber ? &lists_.keys : &lists_.values);
+    }
     if (!field.is_repeated()) return Value(field, kind);
     if (Next() != '[') return InField("must be a list");
     RETURN_IF_ERROR(CountValue());
@@ -163,7 +193,7 @@ class JsonChecker {
     if (first == '"') {
       absl::string_view text;
       read = String(&text);
-      if (read.ok() && kind == Kind::kEnum) WriteEnumName(*field.enum_type(), text);
+      if (read.ok() && kind == Kind::kEnum) TakeEnumName(*field.enum_type(), text);
       fits = kind != Kind::kBool && kind != Kind::kObject;
     } else if (first == '-' || absl::ascii_isdigit(static_cast<unsigned char>(first))) {
       bool is_exact = true;
@@ -181,12 +211,24 @@ class JsonChecker {
     return fits ? absl::OkStatus() : InField(absl::StrCat("must be ", Name(kind)));
   }
 
+  // Writes what was not copied yet, and then `text`.
+  void CopyUntil(size_t end, absl::string_view text) {
+    absl::StrAppend(&full_, json_.substr(copied_, end - copied_), text);
+    copied_ = end;
+  }
+
   // Writes the full name of a value.
-  void WriteEnumName(const google::protobuf::EnumDescriptor& type, absl::string_view name) {
-    if (const auto* value = FindShortName(&type, name); value != nullptr) {
-      const size_t begin = name.data() - json_.data();
-      absl::StrAppend(&full_, json_.substr(copied_, begin - copied_), value->name());
-      copied_ = begin + name.size();
+  void TakeEnumName(const google::protobuf::EnumDescriptor& type, absl::string_view name) {
+    const auto* value = FindShortName(&type, name);
+    if (value != nullptr) {
+      CopyUntil(name.data() - json_.data(), value->name());
+      copied_ += name.size();
+    } else {
+      value = type.FindValueByName(std::string(name));
+    }
+    if (&type == v1::KeyEncoding_descriptor()) lists_.has_key_encoding = true;
+    if (&type == v1::ValueEncoding_descriptor() && value != nullptr) {
+      lists_.value_encoding = static_cast<v1::ValueEncoding>(value->number());
     }
   }
 
@@ -261,11 +303,13 @@ class JsonChecker {
 
   const Descriptor& type_;
   const absl::string_view json_;
+  const bool takes_numbers_;
   size_t at_ = 0;
   size_t values_ = 0;
   std::string path_;   // of the current field, such as "spec.tensors[0].name"
   std::string full_;   // the body with full names of enum values, as far as it was copied
   size_t copied_ = 0;  // bytes of the body
+  NumberLists lists_;  // of the current slice
 };
 
 }  // namespace
@@ -282,8 +326,8 @@ std::string FieldNames(const Descriptor* type) {
   return absl::StrJoin(names, ", ");
 }
 
-absl::StatusOr<std::string> CheckJson(const Descriptor* type, absl::string_view json) {
-  return JsonChecker(type, json).Check();
+absl::StatusOr<std::string> CheckJson(const Descriptor* type, absl::string_view json, bool takes_numbers) {
+  return JsonChecker(type, json, takes_numbers).Check();
 }
 
 const google::protobuf::EnumValueDescriptor* FindShortName(const google::protobuf::EnumDescriptor* type,

@@ -79,6 +79,10 @@ constexpr char kKeyBytes[] =
     R"({"name":"key_bytes","in":"query","description":"application/octet-stream: bytes of keys at the start of the )"
     R"(body; the values follow","schema":{"type":"integer","minimum":0}})";
 
+constexpr char kNumbers[] =
+    R"({"name":"numbers","in":"query","description":"application/json: keys, values, counts, weights and moments are )"
+    R"(lists of numbers in place of base64; the encoding of values is a dtype","schema":{"type":"boolean"}})";
+
 // Of ids in paths; see CheckName.
 constexpr char kNameSchema[] = R"({"type":"string","pattern":"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"})";
 
@@ -221,6 +225,7 @@ std::string Operation(const Route& route, Schemas& schemas) {
     AddQuery(v1::TensorSlice::descriptor(), route, "", schemas, &parameters, "application/octet-stream: ");
     parameters.emplace_back(kKeyBytes);
   }
+  if (HasColumns(route.method)) parameters.emplace_back(kNumbers);
   std::string body;
   if (has_body) {
     body = absl::StrCat(R"(,"requestBody":{"required":)", route.is_body_optional ? "false" : "true", R"(,"content":)",

@@ -1,9 +1,13 @@
 #include "service/gateway/router.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "service/gateway/http_message.h"
+#include "service/gateway/json.h"
 #include "service/gateway/static_files.h"
 
 namespace sparseagg::service {
@@ -91,6 +95,14 @@ const google::protobuf::MethodDescriptor* DescriptorOf(Method method) {
       absl::StrCat(ServiceName(method), ".", Name(method)));
 }
 
+bool IsPage(Method method) {
+  return method == Method::kGetResult || method == Method::kGetResultRange || method == Method::kReadRows;
+}
+
+bool HasColumns(Method method) {
+  return method == Method::kPutChunk || method == Method::kSubmitBatch || IsPage(method);
+}
+
 absl::StatusOr<RouteMatch> FindRoute(const HttpRequest& request) {
   RouteMatch match;
   for (const Route& route : kRoutes) {
@@ -148,11 +160,22 @@ absl::StatusOr<BodyFormat> RequestFormat(const HttpRequest& request, Method meth
                                                  method == Method::kPutChunk ? kBulk : ""));
 }
 
+// Takes 'numbers' out of the parameters. Returns: its value; false if it is not there.
+// Errors: INVALID_ARGUMENT.
+absl::StatusOr<bool> TakeNumbers(HttpFields* parameters) {
+  const auto found = std::find_if(parameters->begin(), parameters->end(),
+                                  [](const auto& parameter) { return parameter.first == "numbers"; });
+  if (found == parameters->end()) return false;
+  bool value = false;
+  if (!absl::SimpleAtob(found->second, &value)) return absl::InvalidArgumentError("'numbers' is 1 or 0");
+  parameters->erase(found);
+  return value;
+}
+
 BodyFormat ResponseFormat(const HttpRequest& request, Method method) {
   const absl::string_view accept = request.Header("accept");
   if (absl::StrContains(accept, kProtobuf)) return BodyFormat::kProtobuf;
-  const bool is_page = method == Method::kGetResult || method == Method::kGetResultRange || method == Method::kReadRows;
-  if (absl::StrContains(accept, kBulk) && is_page) return BodyFormat::kBulk;
+  if (absl::StrContains(accept, kBulk) && IsPage(method)) return BodyFormat::kBulk;
   return BodyFormat::kJson;
 }
 
@@ -235,6 +258,14 @@ RoutedRequest Router::PlanCall(const HttpRequest& request) {
   if (!format.ok()) return {std::string(route.path), MakeProblem(format.status(), 415)};
   plan.request_format = *format;
   plan.response_format = ResponseFormat(request, route.method);
+  absl::StatusOr<HttpFields> parameters = ParseQuery(request.query);
+  if (!parameters.ok()) return {std::string(route.path), MakeProblem(parameters.status())};
+  if (HasColumns(route.method)) {
+    const absl::StatusOr<bool> numbers = TakeNumbers(&*parameters);
+    if (!numbers.ok()) return {std::string(route.path), MakeProblem(numbers.status())};
+    plan.has_numbers = *numbers;
+  }
+  plan.parameters = *std::move(parameters);
   plan.variable_field = std::string(route.field);
   if (!route.field.empty()) plan.variable = absl::StrCat(route.prefix, match->variable);
   return {std::string(route.path), std::move(plan)};

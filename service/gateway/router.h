@@ -39,6 +39,11 @@ absl::Span<const Route> Routes();
 // Returns: the method's descriptor in proto/.
 const google::protobuf::MethodDescriptor* DescriptorOf(Method method);
 
+// Whether the answer is a page of a result or of a model's rows.
+bool IsPage(Method method);
+// Whether the request or the answer has columns of keys and values, and so the query may have 'numbers'.
+bool HasColumns(Method method);
+
 // Where a request goes.
 struct RouteMatch {
   const Route* route = nullptr;  // null: no route has this path and verb
