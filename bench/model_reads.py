@@ -52,7 +52,7 @@ def by_grpc(address: str) -> Read:
 
     def read(keys: Array) -> Array:
         slice_ = aggregation_pb2.TensorSlice(key_encoding="KEY_ENCODING_U64", keys=keys.tobytes())
-        page = call(models_pb2.ReadRowsRequest(name="models/bench", tensor="emb", keys=slice_))
+        page = call(models_pb2.ReadRowsRequest(model="models/bench", tensor="emb", keys=slice_))
         return np.frombuffer(page.slice.values, np.float32).reshape(-1, WIDTH)
 
     return read

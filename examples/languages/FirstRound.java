@@ -16,9 +16,9 @@ public class FirstRound {
     String round = server.createRound(CreateRoundRequest.newBuilder().setSpec(spec).build()).getName();
     submit(server, round, "a", new int[] {3, 9}, new float[] {1, 2});
     submit(server, round, "b", new int[] {9}, new float[] {10});
-    server.closeRound(CloseRoundRequest.newBuilder().setName(round).build());
-    server.waitRound(WaitRoundRequest.newBuilder().setName(round).build());
-    TensorSlice sum = server.getResult(GetResultRequest.newBuilder().setName(round).build()).getSlice();
+    server.closeRound(CloseRoundRequest.newBuilder().setRound(round).build());
+    server.waitRound(WaitRoundRequest.newBuilder().setRound(round).build());
+    TensorSlice sum = server.getResult(GetResultRequest.newBuilder().setRound(round).build()).getSlice();
     ByteBuffer keys = sum.getKeys().asReadOnlyByteBuffer().order(ByteOrder.LITTLE_ENDIAN);
     ByteBuffer values = sum.getValues().asReadOnlyByteBuffer().order(ByteOrder.LITTLE_ENDIAN);
     while (keys.hasRemaining()) { // Java's int has the sign that uint32 has not

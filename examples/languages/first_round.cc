@@ -50,10 +50,10 @@ int main(int, char** argv) {
   });
   Submit(*stub, created.name(), "a", {3, 9}, {1, 2});
   Submit(*stub, created.name(), "b", {9}, {10});
-  const auto name = [&](auto& request) { request.set_name(created.name()); };
-  Call(*stub, &Stub::CloseRound, name);
-  Call(*stub, &Stub::WaitRound, name);
-  const TensorSlice sum = Call(*stub, &Stub::GetResult, name).slice();
+  const auto round = [&](auto& request) { request.set_round(created.name()); };
+  Call(*stub, &Stub::CloseRound, round);
+  Call(*stub, &Stub::WaitRound, round);
+  const TensorSlice sum = Call(*stub, &Stub::GetResult, round).slice();
   const auto* keys = reinterpret_cast<const uint32_t*>(sum.keys().data());
   const auto* values = reinterpret_cast<const float*>(sum.values().data());
   for (size_t i = 0; i < sum.keys().size() / sizeof(uint32_t); ++i) std::cout << keys[i] << ' ' << values[i] << '\n';

@@ -17,7 +17,7 @@ round = server.create_round(CreateRoundRequest.new(spec: RoundSpec.new(tensors: 
   server.commit_submission(CommitSubmissionRequest.new(**id))
 end
 
-server.close_round(CloseRoundRequest.new(name: round))
-server.wait_round(WaitRoundRequest.new(name: round))
-sum = server.get_result(GetResultRequest.new(name: round)).slice
+server.close_round(CloseRoundRequest.new(round: round))
+server.wait_round(WaitRoundRequest.new(round: round))
+sum = server.get_result(GetResultRequest.new(round: round)).slice
 sum.keys.unpack("V*").zip(sum.values.unpack("e*")) { |key, value| puts "#{key} #{value.to_i}" }

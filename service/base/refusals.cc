@@ -61,10 +61,10 @@ std::string RetryPushbackMs(const absl::Status& status) {
 }
 
 absl::Status HomeElsewhere(absl::string_view client_id, absl::string_view address, absl::string_view url) {
-  return WithReason(absl::FailedPreconditionError(absl::StrCat("the home of client '", client_id,
-                                                               "' in this round is the server ", address,
-                                                               ", not this one")),
-                    "HOME_ELSEWHERE", {{"address", address}, {kUrl, url}});
+  return WithReason(
+      absl::FailedPreconditionError(
+          absl::StrCat("the home of client '", client_id, "' in this round is the server ", address, ", not this one")),
+      "HOME_ELSEWHERE", {{"address", address}, {kUrl, url}});
 }
 
 std::string HomeUrl(const absl::Status& status) { return MetadataOf(status, kUrl); }

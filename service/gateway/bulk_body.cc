@@ -51,8 +51,8 @@ absl::StatusOr<absl::Cord> BulkToChunk(const HttpFields& parameters, const absl:
   const uint64_t value_bytes = body.size() - key_bytes;
   slice += WireFieldHead(v1::TensorSlice::kKeysFieldNumber, key_bytes);
   const std::string values_head = WireFieldHead(v1::TensorSlice::kValuesFieldNumber, value_bytes);
-  chunk += WireFieldHead(v1::UpdateChunk::kSlicesFieldNumber,
-                         slice.size() + key_bytes + values_head.size() + value_bytes);
+  chunk +=
+      WireFieldHead(v1::UpdateChunk::kSlicesFieldNumber, slice.size() + key_bytes + values_head.size() + value_bytes);
   absl::Cord message(chunk + slice);
   message.Append(body.Subcord(0, key_bytes));
   message.Append(values_head);

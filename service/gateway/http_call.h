@@ -38,8 +38,8 @@ struct HttpCallPlan {
   BodyFormat response_format = BodyFormat::kJson;
   std::string variable_field;  // field that the path sets; empty: none
   std::string variable;
-  HttpFields parameters;     // of the query
-  bool has_numbers = false;  // columns in JSON are lists of numbers
+  HttpFields parameters;                              // of the query
+  bool has_numbers = false;                           // columns in JSON are lists of numbers
   absl::Duration timeout = absl::InfiniteDuration();  // of gRPC-Web: from the headers to the response
 };
 

@@ -61,8 +61,8 @@ struct NumberLists {
   v1::ValueEncoding value_encoding = v1::VALUE_ENCODING_UNSPECIFIED;
 };
 // Returns: the members of the slice's JSON that have the columns' bytes, and the encoding of keys, each behind a comma.
-// Errors: INVALID_ARGUMENT: a number that its encoding does not have, or an integer beyond 2^53; an encoding of keys, or
-// none of values.
+// Errors: INVALID_ARGUMENT: a number that its encoding does not have, or an integer beyond 2^53; an encoding of keys,
+// or none of values.
 absl::StatusOr<std::string> PackNumbers(const NumberLists& lists);
 
 // MessageToJson for a ResultPage or a RowsPage, with lists of numbers in place of the bytes of its columns.

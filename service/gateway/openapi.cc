@@ -190,7 +190,7 @@ void AddQuery(const Descriptor* type, const Route& route, absl::string_view pref
               std::vector<std::string>* parameters, absl::string_view text = "") {
   for (int i = 0; i < type->field_count(); ++i) {
     const FieldDescriptor* const field = type->field(i);
-    if (prefix.empty() && (field->name() == route.field || IsInBulkBody(field))) continue;
+    if (prefix.empty() && (field->name() == VariableOf(route) || IsInBulkBody(field))) continue;
     const bool is_plain =
         field->type() != FieldDescriptor::TYPE_MESSAGE || field->message_type()->file()->package() == "google.protobuf";
     if (is_plain) {
@@ -213,9 +213,7 @@ std::string Operation(const Route& route, Schemas& schemas) {
   const google::protobuf::MethodDescriptor* const method = DescriptorOf(route.method);
   const bool has_body = route.verb == "POST";
   std::vector<std::string> parameters;
-  const size_t open = route.path.find('{');
-  if (open != absl::string_view::npos) {
-    const absl::string_view name = route.path.substr(open + 1, route.path.find('}') - open - 1);
+  if (const absl::string_view name = VariableOf(route); !name.empty()) {
     parameters.push_back(Parameter(name, "path", true, kNameSchema));
   }
   const bool has_bulk = route.method == Method::kPutChunk;

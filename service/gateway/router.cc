@@ -13,67 +13,58 @@
 namespace sparseagg::service {
 namespace {
 
-constexpr absl::string_view kRound = "rounds/";
-constexpr absl::string_view kTask = "tasks/";
-constexpr absl::string_view kStream = "streams/";
-constexpr absl::string_view kModel = "models/";
-
 constexpr Route kRoutes[] = {
-    {"GET", "/v1/info", Method::kGetServerInfo, "", "", "Version, engine, features and limits of the server"},
-    {"POST", "/v1/backups", Method::kCreateBackup, "", "", "Copies the data directory while the server runs"},
-    {"POST", "/v1/rounds", Method::kCreateRound, "", "", "Opens a round"},
-    {"GET", "/v1/rounds", Method::kListRounds, "", "", "Lists the rounds, oldest first"},
-    {"GET", "/v1/rounds/{round}", Method::kGetRound, "name", kRound, "The round as it is now"},
-    {"DELETE", "/v1/rounds/{round}", Method::kDeleteRound, "name", kRound, "Deletes the round and its result"},
-    {"GET", "/v1/rounds/{round}:wait", Method::kWaitRound, "name", kRound,
+    {"GET", "/v1/info", Method::kGetServerInfo, "Version, engine, features and limits of the server"},
+    {"POST", "/v1/backups", Method::kCreateBackup, "Copies the data directory while the server runs"},
+    {"POST", "/v1/rounds", Method::kCreateRound, "Opens a round"},
+    {"GET", "/v1/rounds", Method::kListRounds, "Lists the rounds, oldest first"},
+    {"GET", "/v1/rounds/{round}", Method::kGetRound, "The round as it is now"},
+    {"DELETE", "/v1/rounds/{round}", Method::kDeleteRound, "Deletes the round and its result"},
+    {"GET", "/v1/rounds/{round}:wait", Method::kWaitRound,
      "Waits until the round has ended or the timeout is over, and returns the round"},
-    {"POST", "/v1/rounds/{round}:seal", Method::kSealRound, "name", kRound,
-     "Freezes the submissions of the round without merging them", true},
-    {"POST", "/v1/rounds/{round}:close", Method::kCloseRound, "name", kRound, "Closes the round and starts the merge",
+    {"POST", "/v1/rounds/{round}:seal", Method::kSealRound, "Freezes the submissions of the round without merging them",
      true},
-    {"POST", "/v1/rounds/{round}:cancel", Method::kCancelRound, "name", kRound, "Cancels the round", true},
-    {"POST", "/v1/rounds/{round}/chunks", Method::kPutChunk, "round", kRound, "Adds one chunk to an upload"},
-    {"POST", "/v1/rounds/{round}/batches", Method::kSubmitBatch, "round", kRound, "Submits for many clients at once"},
-    {"GET", "/v1/rounds/{round}/uploads", Method::kGetUploadStatus, "round", kRound, "How far an upload is"},
-    {"POST", "/v1/rounds/{round}/submissions", Method::kCommitSubmission, "round", kRound, "Counts a complete upload"},
-    {"GET", "/v1/rounds/{round}/submissions", Method::kListSubmissions, "parent", kRound, "Lists the submissions"},
-    {"DELETE", "/v1/rounds/{round}/submissions", Method::kWithdrawSubmission, "round", kRound,
+    {"POST", "/v1/rounds/{round}:close", Method::kCloseRound, "Closes the round and starts the merge", true},
+    {"POST", "/v1/rounds/{round}:cancel", Method::kCancelRound, "Cancels the round", true},
+    {"POST", "/v1/rounds/{round}/chunks", Method::kPutChunk, "Adds one chunk to an upload"},
+    {"POST", "/v1/rounds/{round}/batches", Method::kSubmitBatch, "Submits for many clients at once"},
+    {"GET", "/v1/rounds/{round}/uploads", Method::kGetUploadStatus, "How far an upload is"},
+    {"POST", "/v1/rounds/{round}/submissions", Method::kCommitSubmission, "Counts a complete upload"},
+    {"GET", "/v1/rounds/{round}/submissions", Method::kListSubmissions, "Lists the submissions"},
+    {"DELETE", "/v1/rounds/{round}/submissions", Method::kWithdrawSubmission,
      "Takes a submission out of an open round"},
-    {"GET", "/v1/rounds/{round}/inspection", Method::kInspectRound, "name", kRound,
+    {"GET", "/v1/rounds/{round}/inspection", Method::kInspectRound,
      "Inner products of the submissions of a sealed round"},
-    {"GET", "/v1/rounds/{round}/result", Method::kGetResult, "name", kRound, "One page of the result of one tensor"},
-    {"POST", "/v1/rounds/{round}/ranges", Method::kPutResultRange, "name", kRound,
+    {"GET", "/v1/rounds/{round}/result", Method::kGetResult, "One page of the result of one tensor"},
+    {"POST", "/v1/rounds/{round}/ranges", Method::kPutResultRange,
      "Keeps a range of a cluster's result on this server"},
-    {"GET", "/v1/rounds/{round}/ranges", Method::kGetResultRange, "name", kRound,
+    {"GET", "/v1/rounds/{round}/ranges", Method::kGetResultRange,
      "A range of a cluster's result, or the list of all ranges"},
-    {"GET", "/v1/rounds/{round}/certificate", Method::kGetCertificate, "name", kRound,
-     "The signed certificate of an ended round"},
-    {"GET", "/v1/rounds/{round}/receipt", Method::kGetReceipt, "round", kRound, "What is signed about a submission"},
-    {"GET", "/v1/rounds/{round}/export", Method::kExportRound, "name", kRound,
-     "The submissions of a round that is done, in pages"},
-    {"POST", "/v1/streams", Method::kCreateStream, "", "", "Opens a stream"},
-    {"GET", "/v1/streams", Method::kListStreams, "", "", "Lists the streams"},
-    {"GET", "/v1/streams/{stream}", Method::kGetStream, "name", kStream, "The stream as it is now"},
-    {"DELETE", "/v1/streams/{stream}", Method::kDeleteStream, "name", kStream, "Deletes the stream and its versions"},
-    {"POST", "/v1/streams/{stream}:cut", Method::kCutStream, "name", kStream, "Ends the version that is being filled",
-     true},
-    {"GET", "/v1/streams/{stream}:watch", Method::kWatchVersions, "name", kStream,
+    {"GET", "/v1/rounds/{round}/certificate", Method::kGetCertificate, "The signed certificate of an ended round"},
+    {"GET", "/v1/rounds/{round}/receipt", Method::kGetReceipt, "What is signed about a submission"},
+    {"GET", "/v1/rounds/{round}/export", Method::kExportRound, "The submissions of a round that is done, in pages"},
+    {"POST", "/v1/streams", Method::kCreateStream, "Opens a stream"},
+    {"GET", "/v1/streams", Method::kListStreams, "Lists the streams"},
+    {"GET", "/v1/streams/{stream}", Method::kGetStream, "The stream as it is now"},
+    {"DELETE", "/v1/streams/{stream}", Method::kDeleteStream, "Deletes the stream and its versions"},
+    {"POST", "/v1/streams/{stream}:cut", Method::kCutStream, "Ends the version that is being filled", true},
+    {"GET", "/v1/streams/{stream}:watch", Method::kWatchVersions,
      "Waits until a version has ended or the timeout is over, and returns the versions that have ended"},
-    {"POST", "/v1/models", Method::kCreateModel, "", "", "Creates a model"},
-    {"GET", "/v1/models", Method::kListModels, "", "", "Lists the models"},
-    {"GET", "/v1/models/{model}", Method::kGetModel, "name", kModel,
+    {"POST", "/v1/models", Method::kCreateModel, "Creates a model"},
+    {"GET", "/v1/models", Method::kListModels, "Lists the models"},
+    {"GET", "/v1/models/{model}", Method::kGetModel,
      "The model as it is now; with after_version, waits for a newer version"},
-    {"DELETE", "/v1/models/{model}", Method::kDeleteModel, "name", kModel, "Deletes the model"},
-    {"POST", "/v1/models/{model}:apply", Method::kApplyRound, "name", kModel, "Makes a version of a round's result"},
-    {"POST", "/v1/models/{model}/rows", Method::kReadRows, "name", kModel, "Reads rows of one tensor at one version"},
-    {"POST", "/v1/tasks", Method::kCreateTasks, "", "", "Creates tasks, all or none"},
-    {"GET", "/v1/tasks", Method::kListTasks, "", "", "Lists tasks, oldest first"},
-    {"POST", "/v1/tasks:lease", Method::kLeaseTask, "", "", "Leases a task, and waits for one"},
-    {"POST", "/v1/tasks:cancel", Method::kCancelTasks, "", "", "Cancels tasks that have not ended"},
-    {"GET", "/v1/tasks/{task}", Method::kGetTask, "name", kTask, "The task as it is now"},
-    {"POST", "/v1/tasks/{task}:extend", Method::kExtendLease, "name", kTask, "Sets the end of a lease"},
-    {"POST", "/v1/tasks/{task}:complete", Method::kCompleteTask, "name", kTask, "Completes a task"},
-    {"POST", "/v1/tasks/{task}:fail", Method::kFailTask, "name", kTask, "Gives a task back"},
+    {"DELETE", "/v1/models/{model}", Method::kDeleteModel, "Deletes the model"},
+    {"POST", "/v1/models/{model}:apply", Method::kApplyRound, "Makes a version of a round's result"},
+    {"POST", "/v1/models/{model}/rows", Method::kReadRows, "Reads rows of one tensor at one version"},
+    {"POST", "/v1/tasks", Method::kCreateTasks, "Creates tasks, all or none"},
+    {"GET", "/v1/tasks", Method::kListTasks, "Lists tasks, oldest first"},
+    {"POST", "/v1/tasks:lease", Method::kLeaseTask, "Leases a task, and waits for one"},
+    {"POST", "/v1/tasks:cancel", Method::kCancelTasks, "Cancels tasks that have not ended"},
+    {"GET", "/v1/tasks/{task}", Method::kGetTask, "The task as it is now"},
+    {"POST", "/v1/tasks/{task}:extend", Method::kExtendLease, "Sets the end of a lease"},
+    {"POST", "/v1/tasks/{task}:complete", Method::kCompleteTask, "Completes a task"},
+    {"POST", "/v1/tasks/{task}:fail", Method::kFailTask, "Gives a task back"},
 };
 
 // Returns: the segment for "{…}" in `pattern`; nullopt if the path does not have this form.
@@ -89,6 +80,12 @@ std::optional<absl::string_view> Match(absl::string_view pattern, absl::string_v
 }  // namespace
 
 absl::Span<const Route> Routes() { return kRoutes; }
+
+absl::string_view VariableOf(const Route& route) {
+  const size_t open = route.path.find('{');
+  if (open == absl::string_view::npos) return "";
+  return route.path.substr(open + 1, route.path.find('}') - open - 1);
+}
 
 const google::protobuf::MethodDescriptor* DescriptorOf(Method method) {
   return google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(
@@ -266,8 +263,8 @@ RoutedRequest Router::PlanCall(const HttpRequest& request) {
     plan.has_numbers = *numbers;
   }
   plan.parameters = *std::move(parameters);
-  plan.variable_field = std::string(route.field);
-  if (!route.field.empty()) plan.variable = absl::StrCat(route.prefix, match->variable);
+  plan.variable_field = std::string(VariableOf(route));
+  if (!plan.variable_field.empty()) plan.variable = absl::StrCat(plan.variable_field, "s/", match->variable);
   return {std::string(route.path), std::move(plan)};
 }
 

@@ -21,20 +21,21 @@
 
 namespace sparseagg::service {
 
-// A path of the API. "{name}" stands for one segment, which becomes the field `field` of the request with `prefix` in
-// front: "/v1/rounds/{round}:close" with field "name" and prefix "rounds/".
+// A path of the API. "{round}" stands for one segment, which becomes the field of this name with the plural in front:
+// "/v1/rounds/r:close" sets `round` to "rounds/r".
 struct Route {
   absl::string_view verb;
   absl::string_view path;
   Method method;
-  absl::string_view field;   // empty: the path has no variable
-  absl::string_view prefix;  // of the variable
   absl::string_view summary;
   bool is_body_optional = false;  // of POST: the path alone is a whole request
 };
 
 // All routes, in the order of the OpenAPI description.
 absl::Span<const Route> Routes();
+
+// Returns: the name in braces of the route's path; empty if there is none.
+absl::string_view VariableOf(const Route& route);
 
 // Returns: the method's descriptor in proto/.
 const google::protobuf::MethodDescriptor* DescriptorOf(Method method);
@@ -47,7 +48,7 @@ bool HasColumns(Method method);
 // Where a request goes.
 struct RouteMatch {
   const Route* route = nullptr;  // null: no route has this path and verb
-  std::string variable;          // the value for route->field
+  std::string variable;          // the value of VariableOf(*route)
   std::string other_verbs;       // that the path takes, "GET, DELETE"
 };
 

@@ -99,8 +99,8 @@ class ResultReactor final : public CallReactor<ResultReactor, grpc::ServerWriteR
     v1::StreamResultRequest request;
     // The request may name as many tensors as a spec has.
     RETURN_IF_ERROR(ParseSpec(message, context().limits, &request));
-    LogCall(LogLevel::kDebug, context_, "StreamResult", request.name());
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.methods().FindRound(context_, request.name()));
+    LogCall(LogLevel::kDebug, context_, "StreamResult", request.round());
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, service_.methods().FindRound(context_, request.round()));
     const RoundConfig& config = round->config();
     if (static_cast<size_t>(request.tensors_size()) > config.tensors.size()) {
       return absl::InvalidArgumentError(absl::StrCat("the request names ", request.tensors_size(),
@@ -227,8 +227,8 @@ class ExportReactor final : public CallReactor<ExportReactor<Export>, grpc::Serv
   absl::Status Open(const absl::Cord& message) {
     typename Export::Request request;
     RETURN_IF_ERROR(ParseUpTo(message, Export::kMaxRequestBytes, &request));
-    LogCall(LogLevel::kInfo, context_, Export::kMethod, request.name());
-    ASSIGN_OR_RETURN(round_, service_.methods().FindRound(context_, request.name()));
+    LogCall(LogLevel::kInfo, context_, Export::kMethod, request.round());
+    ASSIGN_OR_RETURN(round_, service_.methods().FindRound(context_, request.round()));
     ASSIGN_OR_RETURN(export_.query.tensor, round_->config().ChooseTensor(request.tensor()));
     export_.query.keys = {request.range().begin(), request.range().end()};
     export_.query.max_bytes = service_.methods().PageBytes(request.max_page_bytes());

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "host/base/status_macros.h"
-#include "service/base/refusals.h"
 #include "service/admission/memory_shares.h"
+#include "service/base/refusals.h"
 #include "service/codec/parse.h"
 #include "sparseagg/v1/aggregation.pb.h"
 

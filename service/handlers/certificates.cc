@@ -15,7 +15,7 @@ void AggregationMethods::GetCertificate(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::GetCertificateRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
     ASSIGN_OR_RETURN(std::string found, round->GetCertificate());
     const auto envelope = std::make_shared<const std::string>(std::move(found));
     return PlannedAnswer{2 * envelope->size(), [&self, envelope]() -> absl::Status {
@@ -51,8 +51,8 @@ void AggregationMethods::ExportRound(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::ExportRoundRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
-    LogCall(LogLevel::kInfo, self.caller(), "ExportRound", request.name());
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
+    LogCall(LogLevel::kInfo, self.caller(), "ExportRound", request.round());
     const uint64_t page_bytes = PageBytes(request.max_page_bytes());
     // Twice: the page, and its message.
     const uint64_t most = 2 * (page_bytes + context_.limits.max_message_bytes);

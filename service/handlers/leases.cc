@@ -106,7 +106,7 @@ void TaskMethods::ChangeLease(const Call& call, uint64_t max_bytes,
     RETURN_IF_ERROR(CheckId(request.client_id(), "client_id"));
     RETURN_IF_ERROR(CheckId(request.lease_id(), "lease_id"));
     LeaseName lease{self.caller().identity().tenant, "", {request.client_id(), request.lease_id()}};
-    ASSIGN_OR_RETURN(lease.task_id, ParseTaskName(request.name()));
+    ASSIGN_OR_RETURN(lease.task_id, ParseTaskName(request.task()));
     ASSIGN_OR_RETURN(const TaskSnapshot task, act(request, lease));
     v1::Task answer;
     EncodeTask(task, TaskParts::kWithoutPayloadAndResult, &answer);

@@ -115,8 +115,8 @@ void ModelMethods::GetModel(const Call& call) {
   absl::Duration timeout;
   const absl::Status asked = ToStatus([&]() -> absl::Status {
     RETURN_IF_ERROR(ParseNames(call->request(), &request));
-    LogCall(LogLevel::kDebug, call->caller(), "GetModel", request.name());
-    ASSIGN_OR_RETURN(model, FindModel(call->caller(), request.name()));
+    LogCall(LogLevel::kDebug, call->caller(), "GetModel", request.model());
+    ASSIGN_OR_RETURN(model, FindModel(call->caller(), request.model()));
     ASSIGN_OR_RETURN(timeout, WaitTimeout(request.has_timeout(), request.timeout()));
     return absl::OkStatus();
   });
@@ -166,7 +166,7 @@ absl::StatusOr<std::shared_ptr<const ModelMethods::PlannedRead>> ModelMethods::P
   v1::ReadRowsRequest request;
   RETURN_IF_ERROR(ParseUpTo(call.request(), kMaxReadRequestBytes, &request));
   auto read = std::make_shared<PlannedRead>();
-  ASSIGN_OR_RETURN(read->model, FindModel(call.caller(), request.name()));
+  ASSIGN_OR_RETURN(read->model, FindModel(call.caller(), request.model()));
   const ModelConfig& config = read->model->config();
   ASSIGN_OR_RETURN(read->tensor, config.spec.ChooseTensor(request.tensor()));
   if (request.has_version()) read->at.version = request.version();
@@ -215,7 +215,7 @@ void ModelMethods::ApplyRound(const Call& call) {
   OnPool(call, [this](UnaryCall& self) -> absl::Status {
     v1::ApplyRoundRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<ServedModel> model, FindModel(self.caller(), request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<ServedModel> model, FindModel(self.caller(), request.model()));
     std::shared_ptr<const Round> round;
     if (!request.round().empty()) {
       ASSIGN_OR_RETURN(const std::string id, ParseRoundName(request.round()));
@@ -224,7 +224,7 @@ void ModelMethods::ApplyRound(const Call& call) {
     }
     const auto rate = request.has_learning_rate() ? std::optional(request.learning_rate()) : std::nullopt;
     ASSIGN_OR_RETURN(const ModelVersion made, model->ApplyRound(request.base_version(), request.round(), round, rate));
-    LogCall(LogLevel::kInfo, self.caller(), "ApplyRound", request.name());
+    LogCall(LogLevel::kInfo, self.caller(), "ApplyRound", request.model());
     v1::ModelVersion answer;
     EncodeModelVersion(made, &answer);
     return Serialize(answer, self.response());
@@ -235,10 +235,10 @@ void ModelMethods::DeleteModel(const Call& call) {
   OnPool(call, [this](UnaryCall& self) -> absl::Status {
     v1::DeleteModelRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    ASSIGN_OR_RETURN(const std::string id, ParseModelName(request.name()));
+    ASSIGN_OR_RETURN(const std::string id, ParseModelName(request.model()));
     ASSIGN_OR_RETURN(const std::shared_ptr<ServedModel> model, models_.Delete(self.caller().identity().tenant, id));
     RETURN_IF_ERROR(model->journal().AwaitDurable());
-    LogCall(LogLevel::kInfo, self.caller(), "DeleteModel", request.name());
+    LogCall(LogLevel::kInfo, self.caller(), "DeleteModel", request.model());
     return Serialize(google::protobuf::Empty(), self.response());
   });
 }

@@ -19,8 +19,8 @@ void AggregationMethods::GetResult(const Call& call) {
     auto pages = ToStatus([&]() -> absl::StatusOr<PageStream> {
       v1::GetResultRequest request;
       RETURN_IF_ERROR(ParseNames(call->request(), &request));
-      LogCall(LogLevel::kDebug, call->caller(), "GetResult", request.name());
-      ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(call->caller(), request.name()));
+      LogCall(LogLevel::kDebug, call->caller(), "GetResult", request.round());
+      ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(call->caller(), request.round()));
       ASSIGN_OR_RETURN(const size_t tensor, round->config().ChooseTensor(request.tensor()));
       ASSIGN_OR_RETURN(const PageFormat format, DecodePageFormat(request.format()));
       ASSIGN_OR_RETURN(Results results, round->GetResults());
@@ -57,7 +57,7 @@ absl::Status AggregationMethods::PutResultRange(LargeCall& call) const {
   RETURN_IF_ERROR(parsed);
   RETURN_IF_ERROR(CheckRangeName(put.only(), "only"));
   RETURN_IF_ERROR(CheckRangeName(put.plan(), "plan"));
-  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(call.caller, put.name()));
+  ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(call.caller, put.round()));
   RangeRecord range{put.only(), put.plan(), put.page().slice().tensor()};
   std::string page;
   if (!range.tensor.empty()) {
@@ -75,7 +75,7 @@ absl::Status AggregationMethods::PutResultRange(LargeCall& call) const {
   const LogLevel level = range.tensor.empty() ? LogLevel::kInfo : LogLevel::kDebug;
   RETURN_IF_ERROR(round->PutRange(created, std::move(range), std::move(page)));
   RETURN_IF_ERROR(round->journal().AwaitDurable());
-  LogCall(level, call.caller, "PutResultRange", put.name());
+  LogCall(level, call.caller, "PutResultRange", put.round());
   return Serialize(google::protobuf::Empty(), call.response);
 }
 
@@ -83,8 +83,8 @@ void AggregationMethods::GetResultRange(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::GetResultRangeRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    LogCall(LogLevel::kDebug, self.caller(), "GetResultRange", request.name());
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    LogCall(LogLevel::kDebug, self.caller(), "GetResultRange", request.round());
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
     ASSIGN_OR_RETURN(const auto page, round->ranges().Find(request.tensor(), request.begin()));
     return PlannedAnswer{page->size(), [&self, page]() -> absl::Status {
                            *self.response() = *page;

@@ -159,7 +159,7 @@ void AggregationMethods::AnswerWithRound(const Call& call, bool changes,
     Request request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
     request.DiscardUnknownFields();  // they take more memory than the message, and the call may wait
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
     return PlannedAnswer{MostBytesOf(*round), [this, &self, request, round, act]() -> absl::Status {
                            RETURN_IF_ERROR(act(self.caller(), request, *round));
                            return Respond(*round, self);
@@ -182,8 +182,8 @@ void AggregationMethods::SealRound(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::SealRoundRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
-    return PlannedAnswer{MostBytesOf(*round), [this, &self, round, name = request.name()]() -> absl::Status {
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
+    return PlannedAnswer{MostBytesOf(*round), [this, &self, round, name = request.round()]() -> absl::Status {
                            RETURN_IF_ERROR(CheckNotOfStream(*round, "sealed"));
                            RETURN_IF_ERROR(round->Seal());
                            RETURN_IF_ERROR(round->journal().AwaitDurable());
@@ -202,7 +202,7 @@ void AggregationMethods::CloseRound(const Call& call) {
         RETURN_IF_ERROR(CheckNotOfCluster(round));
         RETURN_IF_ERROR(round.Close());
         RETURN_IF_ERROR(round.journal().AwaitDurable());
-        LogCall(LogLevel::kInfo, caller, "CloseRound", request.name());
+        LogCall(LogLevel::kInfo, caller, "CloseRound", request.round());
         return absl::OkStatus();
       });
 }
@@ -220,7 +220,7 @@ void AggregationMethods::CloseWithList(const Call& call) {
       return absl::InvalidArgumentError(
           "only_client_ids and client_weights exclude each other: a weight of 0 leaves a client out");
     }
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), checked.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), checked.round()));
     RETURN_IF_ERROR(CheckNotOfStream(*round, "closed; CutStream cuts it"));
     RETURN_IF_ERROR(CheckNotOfCluster(*round));
     return PlannedAnswer{MostBytesOf(*round), [this, &self, round]() -> absl::Status {
@@ -240,7 +240,7 @@ void AggregationMethods::CloseWithList(const Call& call) {
                              RETURN_IF_ERROR(round->CloseWithOnly(clients));
                            }
                            RETURN_IF_ERROR(round->journal().AwaitDurable());
-                           LogCall(LogLevel::kInfo, self.caller(), "CloseRound", request.name());
+                           LogCall(LogLevel::kInfo, self.caller(), "CloseRound", request.round());
                            return Respond(*round, self);
                          }};
   });
@@ -252,7 +252,7 @@ void AggregationMethods::CancelRound(const Call& call) {
     RETURN_IF_ERROR(CheckReason(request.reason()));
     RETURN_IF_ERROR(round.Cancel(request.reason().empty() ? "no reason given" : request.reason()));
     RETURN_IF_ERROR(round.journal().AwaitDurable());
-    LogCall(LogLevel::kInfo, caller, "CancelRound", request.name());
+    LogCall(LogLevel::kInfo, caller, "CancelRound", request.round());
     return absl::OkStatus();
   };
   AnswerWithRound<v1::CancelRoundRequest>(call, /*changes=*/true, cancel);
@@ -298,11 +298,11 @@ void AggregationMethods::DeleteRound(const Call& call) {
   const auto remove = [this](UnaryCall& self) -> absl::Status {
     v1::DeleteRoundRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
     if (!HasEnded(round->state())) RETURN_IF_ERROR(CheckNotOfStream(*round, "deleted before it has ended"));
     RETURN_IF_ERROR(registry_.Delete(self.caller().identity().tenant, round->config().id).status());
     RETURN_IF_ERROR(round->journal().AwaitDurable());
-    LogCall(LogLevel::kInfo, self.caller(), "DeleteRound", request.name());
+    LogCall(LogLevel::kInfo, self.caller(), "DeleteRound", request.round());
     return Serialize(google::protobuf::Empty(), self.response());
   };
   if (context_.store != nullptr) {

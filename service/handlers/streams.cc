@@ -68,7 +68,7 @@ void AggregationMethods::GetStream(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::GetStreamRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, FindStream(self.caller(), request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, FindStream(self.caller(), request.stream()));
     return PlannedAnswer{MostStreamBytes(*stream), [&self, stream]() -> absl::Status {
                            v1::Stream answer;
                            Encode(*stream, self.caller().identity(), &answer);
@@ -100,7 +100,7 @@ void AggregationMethods::CutStream(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::CutStreamRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, FindStream(self.caller(), request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, FindStream(self.caller(), request.stream()));
     return PlannedAnswer{MostStreamBytes(*stream), [&self, stream, version = request.version()]() -> absl::Status {
                            RETURN_IF_ERROR(stream->Cut(version, CutCause::kCall));
                            RETURN_IF_ERROR(stream->journal().AwaitDurable());
@@ -116,10 +116,10 @@ void AggregationMethods::DeleteStream(const Call& call) {
   OnPool(call, [this](UnaryCall& self) -> absl::Status {
     v1::DeleteStreamRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    ASSIGN_OR_RETURN(const std::string id, ParseStreamName(request.name()));
+    ASSIGN_OR_RETURN(const std::string id, ParseStreamName(request.stream()));
     ASSIGN_OR_RETURN(const std::shared_ptr<Stream> stream, streams_.Delete(self.caller().identity().tenant, id));
     RETURN_IF_ERROR(stream->journal().AwaitDurable());
-    LogCall(LogLevel::kInfo, self.caller(), "DeleteStream", request.name());
+    LogCall(LogLevel::kInfo, self.caller(), "DeleteStream", request.stream());
     return Serialize(google::protobuf::Empty(), self.response());
   });
 }
@@ -132,8 +132,8 @@ void AggregationMethods::WatchVersions(const Call& call) {
   const absl::Status asked = ToStatus([&]() -> absl::Status {
     v1::WatchVersionsRequest request;
     RETURN_IF_ERROR(ParseNames(call->request(), &request));
-    LogCall(LogLevel::kDebug, call->caller(), "WatchVersions", request.name());
-    ASSIGN_OR_RETURN(stream, FindStream(call->caller(), request.name()));
+    LogCall(LogLevel::kDebug, call->caller(), "WatchVersions", request.stream());
+    ASSIGN_OR_RETURN(stream, FindStream(call->caller(), request.stream()));
     after = request.after_version();
     ASSIGN_OR_RETURN(next, stream->FirstAfter(after));
     ASSIGN_OR_RETURN(timeout, WaitTimeout(request.has_timeout(), request.timeout()));

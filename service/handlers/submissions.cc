@@ -16,9 +16,9 @@ void AggregationMethods::ListSubmissions(const Call& call) {
   AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::ListSubmissionsRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    LogCall(LogLevel::kDebug, self.caller(), "ListSubmissions", request.parent());
+    LogCall(LogLevel::kDebug, self.caller(), "ListSubmissions", request.round());
     ASSIGN_OR_RETURN(const int asked, ListSize(request.page_size(), kMaxListSize));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.parent()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
     if (HidesCounts(*round, self.caller().identity())) {
       return absl::PermissionDeniedError("privacy: the submissions of this round are shown to coordinators alone");
     }
@@ -57,7 +57,7 @@ void AggregationMethods::InspectRound(const Call& call) {
   const auto plan = [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::InspectRoundRequest request;
     RETURN_IF_ERROR(ParseSpec(self.request(), context_.limits, &request));
-    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.name()));
+    ASSIGN_OR_RETURN(const std::shared_ptr<Round> round, FindRound(self.caller(), request.round()));
     std::vector<size_t> tensors;
     for (const std::string& name : request.tensors()) {
       ASSIGN_OR_RETURN(const size_t tensor, round->config().FindTensor(name));
@@ -66,7 +66,7 @@ void AggregationMethods::InspectRound(const Call& call) {
     std::sort(tensors.begin(), tensors.end());
     tensors.erase(std::unique(tensors.begin(), tensors.end()), tensors.end());
     // Before the reservation of the response, which may be granted on another thread. The page has one of its own.
-    LogCall(LogLevel::kInfo, self.caller(), "InspectRound", request.name());
+    LogCall(LogLevel::kInfo, self.caller(), "InspectRound", request.round());
     ASSIGN_OR_RETURN(InspectionPage computed,
                      SealedReader(*round).Inspect(std::move(tensors), PageBytes(request.max_page_bytes()),
                                                   request.page_token(), [&self] { return self.is_cancelled(); }));

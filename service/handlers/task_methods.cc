@@ -73,7 +73,7 @@ void TaskMethods::GetTask(const Call& call) {
   return AnswerOnPool(call, [this](UnaryCall& self) -> absl::StatusOr<PlannedAnswer> {
     v1::GetTaskRequest request;
     RETURN_IF_ERROR(ParseNames(self.request(), &request));
-    ASSIGN_OR_RETURN(const std::string id, ParseTaskName(request.name()));
+    ASSIGN_OR_RETURN(const std::string id, ParseTaskName(request.task()));
     ASSIGN_OR_RETURN(const TaskSnapshot task, tasks_.Get(self.caller().identity().tenant, id));
     const uint64_t most = kMaxTaskBytes + std::max(task.record->spec.payload.size(), context_.limits.max_task_bytes);
     return PlannedAnswer{most, [this, &self, id]() -> absl::Status {

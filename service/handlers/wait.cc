@@ -18,8 +18,8 @@ void AggregationMethods::WaitRound(const Call& call) {
   const absl::Status asked = ToStatus([&]() -> absl::Status {
     v1::WaitRoundRequest request;
     RETURN_IF_ERROR(ParseNames(call->request(), &request));
-    LogCall(LogLevel::kDebug, call->caller(), "WaitRound", request.name());
-    ASSIGN_OR_RETURN(round, FindRound(call->caller(), request.name()));
+    LogCall(LogLevel::kDebug, call->caller(), "WaitRound", request.round());
+    ASSIGN_OR_RETURN(round, FindRound(call->caller(), request.round()));
     ASSIGN_OR_RETURN(timeout, WaitTimeout(request.has_timeout(), request.timeout()));
     return absl::OkStatus();
   });

@@ -16,9 +16,8 @@ absl::Status DrainedError() { return absl::UnavailableError("the server is shutt
 
 absl::Status EndedError(const TaskStateRecord& state) {
   const absl::string_view colon = state.reason.empty() ? "" : ": ";
-  return WithReason(
-      absl::FailedPreconditionError(absl::StrCat("the task is ", Name(state.state), colon, state.reason)), "TASK_ENDED",
-      {{"state", Name(state.state)}});
+  return WithReason(absl::FailedPreconditionError(absl::StrCat("the task is ", Name(state.state), colon, state.reason)),
+                    "TASK_ENDED", {{"state", Name(state.state)}});
 }
 
 bool Had(const TaskStateRecord& state, const LeaseHolder& holder) {

@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   absl::Status status;
   switch (kind) {
     case 0: {
-      const auto message = JsonToMessage(type, text);
+      const auto message = JsonToMessage(type, text, /*takes_numbers=*/true);
       status = message.status();
       if (!message.ok()) break;
       // What is taken can be shown, and means the same again.

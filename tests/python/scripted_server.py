@@ -35,7 +35,7 @@ class Scripted:
             if self.delay_ms is not None:
                 context.set_trailing_metadata((("grpc-retry-pushback-ms", str(self.delay_ms)),))
             context.abort(self.codes.pop(0), "as scripted")
-        return pb.Round(name=request.name, state=pb.ROUND_STATE_OPEN)
+        return pb.Round(name=request.round, state=pb.ROUND_STATE_OPEN)
 
 
 @contextlib.contextmanager

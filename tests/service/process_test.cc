@@ -376,7 +376,7 @@ TEST(ProcessStopTest, Sigterm_ReadersThatTakeNothing_AreCutAfterTheDeadline) {
     ASSERT_THAT(client.SubmitUnary({MakeChunk("rounds/r", "a", keys, std::vector<float>(keys.size(), 1))}), IsOk());
     ASSERT_THAT(client.Finish("rounds/r"), IsOk());
     v1::GetResultRequest request;
-    request.set_name("rounds/r");
+    request.set_round("rounds/r");
     request.set_max_page_bytes(2 << 20);
     RawClient stuck(server.address(), RawClient::kWideWindow);
     for (int i = 0; i < 4; ++i) stuck.Call("GetResult", request);

@@ -46,7 +46,7 @@ class OpenUpload:
             values=np.array([1], "<f4").tobytes(),
         )
         self._chunks.put(pb.UpdateChunk(round=round_name, client_id="a", submission_id="a-1", slices=[part]))
-        server.wait_until(lambda: stub.GetRound(pb.GetRoundRequest(name=round_name)).num_uploads == 1)
+        server.wait_until(lambda: stub.GetRound(pb.GetRoundRequest(round=round_name)).num_uploads == 1)
 
     def abandon(self) -> None:
         self._chunks.put(None)
@@ -160,7 +160,7 @@ def test_call_that_goes_on_is_finished(patient_server: ServerProcess) -> None:
         def chunks():
             yield pb.UpdateChunk(round="rounds/r", client_id="c", submission_id="s")
             # A call that no handler has yet is cancelled by gRPC itself, and tried again by the clients.
-            patient_server.wait_until(lambda: stub.GetRound(pb.GetRoundRequest(name="rounds/r")).num_uploads == 1)
+            patient_server.wait_until(lambda: stub.GetRound(pb.GetRoundRequest(round="rounds/r")).num_uploads == 1)
             patient_server.process.terminate()
             # A peer without calls is ended: by then, one with a call would have been, too.
             with contextlib.suppress(ConnectionResetError):

@@ -56,7 +56,7 @@ std::string Rounds::Create() {
 void Rounds::Close(const std::string& name) {
   grpc::ClientContext context;
   v1::CloseRoundRequest request;
-  request.set_name(name);
+  request.set_round(name);
   v1::Round round;
   Check(stub_->CloseRound(&context, request, &round), "CloseRound");
 }
@@ -66,7 +66,7 @@ v1::Round Rounds::AwaitDone(const std::string& name) {
   do {
     grpc::ClientContext context;
     v1::WaitRoundRequest request;
-    request.set_name(name);
+    request.set_round(name);
     Check(stub_->WaitRound(&context, request, &round), "WaitRound");
   } while (round.state() == v1::ROUND_STATE_FINALIZING);
   if (round.state() == v1::ROUND_STATE_DONE) return round;
@@ -77,7 +77,7 @@ v1::Round Rounds::AwaitDone(const std::string& name) {
 std::vector<v1::ResultPage> Rounds::Read(const std::string& name) {
   grpc::ClientContext context;
   v1::StreamResultRequest request;
-  request.set_name(name);
+  request.set_round(name);
   const auto reader = stub_->StreamResult(&context, request);
   std::vector<v1::ResultPage> pages;
   for (v1::ResultPage page; reader->Read(&page); page.Clear()) pages.push_back(page);
@@ -88,7 +88,7 @@ std::vector<v1::ResultPage> Rounds::Read(const std::string& name) {
 void Rounds::Delete(const std::string& name) {
   grpc::ClientContext context;
   v1::DeleteRoundRequest request;
-  request.set_name(name);
+  request.set_round(name);
   google::protobuf::Empty empty;
   Check(stub_->DeleteRound(&context, request, &empty), "DeleteRound");
 }

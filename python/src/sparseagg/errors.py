@@ -231,8 +231,9 @@ def error_of(
 ) -> SparseaggError:
     """Returns the error of a canonical code, and of a reason; ``SparseaggError`` for codes without a class."""
     error: SparseaggError
-    if reason == "STALE_BASE_VERSION" and metadata:
-        error = StaleError(message, int(metadata["staleness"]))
+    staleness = (metadata or {}).get("staleness", "")
+    if reason == "STALE_BASE_VERSION" and staleness.isdecimal():
+        error = StaleError(message, int(staleness))
     else:
         error = _BY_CODE.get(code, SparseaggError)(message or code.name)
     error.code = code

@@ -67,7 +67,7 @@ class Waiting(Scripted):
     def WaitRound(self, request, context):
         self.entered.set()
         self.over.wait(60)
-        return pb.Round(name=request.name, state=pb.ROUND_STATE_DONE)
+        return pb.Round(name=request.round, state=pb.ROUND_STATE_DONE)
 
     def StreamResult(self, request, context):
         self.WaitRound(request, context)

@@ -182,7 +182,7 @@ while not client._connection._waits:
 def test_server_that_does_not_know_only_is_found_out(monkeypatch):
     def call(self, method, request, *arguments, real=memory_connection.MemoryConnection.call, **named):
         if method == "CloseRound":
-            request = pb.CloseRoundRequest(name=request.name)
+            request = pb.CloseRoundRequest(round=request.round)
         return real(self, method, request, *arguments, **named)
 
     monkeypatch.setattr(memory_connection.MemoryConnection, "call", call)

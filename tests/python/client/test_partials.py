@@ -235,12 +235,12 @@ def test_pages_of_bulk_data_suit_clients_with_the_limits_of_grpc(start_server):
         name = opened.name
         with grpc.insecure_channel(server.address) as channel:
             stub = make_stub(channel)
-            partials = list(stub.ExportPartial(pb.ExportPartialRequest(name=name, tensor="sums")))
-            exported = list(stub.ExportSubmissions(pb.ExportSubmissionsRequest(name=name, tensor="rows")))
+            partials = list(stub.ExportPartial(pb.ExportPartialRequest(round=name, tensor="sums")))
+            exported = list(stub.ExportSubmissions(pb.ExportSubmissionsRequest(round=name, tensor="rows")))
             opened.start_merge()
             opened.wait()
-            results = list(stub.StreamResult(pb.StreamResultRequest(name=name)))
-            assert stub.GetResult(pb.GetResultRequest(name=name, tensor="rows")).next_page_token
+            results = list(stub.StreamResult(pb.StreamResultRequest(round=name)))
+            assert stub.GetResult(pb.GetResultRequest(round=name, tensor="rows")).next_page_token
         sizes = [page.ByteSize() for page in (*partials, *exported, *results)]
         assert max(sizes) < 1 << 21, max(sizes)
         assert sum(page.slice.num_keys or len(page.slice.keys) // 4 for page in exported) == keys.size

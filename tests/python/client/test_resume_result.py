@@ -67,7 +67,7 @@ class Replaced:
         self.created = 1
 
     def GetRound(self, request, context):
-        made = pb.Round(name=request.name, state=pb.ROUND_STATE_DONE)
+        made = pb.Round(name=request.round, state=pb.ROUND_STATE_DONE)
         made.create_time.CopyFrom(timestamp_pb2.Timestamp(seconds=self.created))
         made.spec.tensors.add(name="v", dtype=pb.DTYPE_FLOAT32, num_rows=10)
         return made

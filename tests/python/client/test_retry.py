@@ -140,7 +140,7 @@ def test_service_config_lets_any_client_of_grpc_repeat_what_may_be_repeated(dela
     with serving(servicer) as address, grpc.insecure_channel(address, options) as channel:
         call = channel.unary_unary("/sparseagg.v1.Aggregation/GetRound", pb.GetRoundRequest.SerializeToString)
         with pytest.raises(grpc.RpcError) if calls == 1 else contextlib.nullcontext():
-            call(pb.GetRoundRequest(name="rounds/r"))
+            call(pb.GetRoundRequest(round="rounds/r"))
     assert servicer.calls == calls
 
 

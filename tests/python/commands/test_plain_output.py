@@ -54,15 +54,15 @@ class Hostile(Scripted):
         return pb.ListRoundsResponse(rounds=[self._round(), self._round(state=99)])
 
     def GetRound(self, request: Any, context: grpc.ServicerContext) -> pb.Round:
-        if request.name == "rounds/refused":
+        if request.round == "rounds/refused":
             context.abort(grpc.StatusCode.NOT_FOUND, EVIL)
-        return self._round(request.name)
+        return self._round(request.round)
 
     def CloseRound(self, request: Any, context: grpc.ServicerContext) -> pb.Round:
-        return self._round(request.name)
+        return self._round(request.round)
 
     def WaitRound(self, request: Any, context: grpc.ServicerContext) -> pb.Round:
-        return self._round(request.name)
+        return self._round(request.round)
 
     def CreateRound(self, request: Any, context: grpc.ServicerContext) -> pb.Round:
         return self._round()
@@ -71,7 +71,7 @@ class Hostile(Scripted):
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"the round is FAILED: {EVIL}")
 
     def StreamResult(self, request: Any, context: grpc.ServicerContext) -> Any:
-        if "refuse" in request.name:
+        if "refuse" in request.round:
             context.abort(grpc.StatusCode.INTERNAL, EVIL)
         tensor = self._round().results[0]
         tensor.has_values = True

@@ -64,16 +64,16 @@ class Replay:
                 self._refused.add(chunk.client_id)
 
     def close(self, name: str) -> pb.Round:
-        self.stub.CloseRound(pb.CloseRoundRequest(name=name))
+        self.stub.CloseRound(pb.CloseRoundRequest(round=name))
         while True:
-            round_ = self.stub.WaitRound(pb.WaitRoundRequest(name=name))
+            round_ = self.stub.WaitRound(pb.WaitRoundRequest(round=name))
             if round_.state != pb.ROUND_STATE_FINALIZING:
                 return round_
 
     def pages(self, name: str, spec: pb.RoundSpec) -> list[pb.ResultPage]:
         form = json_format.ParseDict(self.case.get("format", {}), pb.ResultFormat())
         return [
-            self.stub.GetResult(pb.GetResultRequest(name=name, tensor=tensor.name, format=form))
+            self.stub.GetResult(pb.GetResultRequest(round=name, tensor=tensor.name, format=form))
             for tensor in spec.tensors
         ]
 

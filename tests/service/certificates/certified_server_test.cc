@@ -109,7 +109,7 @@ TEST_F(CertifiedServerTest, CertificateOfOtherContent_FailsTheRound) {
   EXPECT_THAT(round->state_reason(), HasSubstr("DATA_LOSS: the submissions or results differ from those of the "
                                                "certificate that was issued"));
   v1::GetResultRequest request;
-  request.set_name(name);
+  request.set_round(name);
   EXPECT_THAT(client().Pages(request).status(), HasCode(Code::kFailedPrecondition));
 }
 

@@ -111,11 +111,11 @@ TEST(ParseTest, ParseIdList_Limits_HoldBeforeTheListIsMade) {
   v1::CloseRoundRequest request;
   ASSERT_THAT(ParseIdList(Received(sent.SerializeAsString()), limits, &request), IsOk());
   EXPECT_EQ(request.only_client_ids_size(), most);
-  sent.set_name("x");
+  sent.set_round("x");
   v1::CloseRoundRequest untouched;
   EXPECT_THAT(ParseIdList(Received(sent.SerializeAsString()), limits, &untouched), HasCode(Code::kResourceExhausted));
   EXPECT_EQ(untouched.only_client_ids_size(), 0);
-  sent.set_name(std::string(1 << 20, 'x'));
+  sent.set_round(std::string(1 << 20, 'x'));
   EXPECT_THAT(ParseIdList(Received(sent.SerializeAsString()), limits, &untouched),
               Fails(Code::kResourceExhausted, HasSubstr("max_message_bytes")));
   std::string cut = sent.SerializeAsString();

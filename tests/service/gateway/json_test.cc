@@ -286,9 +286,9 @@ TEST(Json, Query_FieldsOfAllKinds) {
 
 TEST(Json, Query_Errors) {
   const auto* const type = v1::GetResultRequest::descriptor();
-  for (const auto& [name, value, text] : {std::tuple{"nothing", "1", "unknown parameter \"nothing\"; known are name"},
+  for (const auto& [name, value, text] : {std::tuple{"nothing", "1", "unknown parameter \"nothing\"; known are round"},
                                           {"max_page_bytes", "-1", "max_page_bytes"},
-                                          {"name.part", "1", "'name' has no parts"},
+                                          {"round.part", "1", "'round' has no parts"},
                                           {"range", "1", "GetResultRequest"},
                                           {"range.middle", "1", "known are begin, end"},
                                           {"format.value_encoding", "FLOAT99", "FLOAT99"}}) {
@@ -296,7 +296,7 @@ TEST(Json, Query_Errors) {
     EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument) << name;
     EXPECT_THAT(std::string(error.message()), HasSubstr(text));
   }
-  EXPECT_THAT(std::string(QueryError(type, {{"name", "a"}, {"name", "b"}}).message()), HasSubstr("occurs 2 times"));
+  EXPECT_THAT(std::string(QueryError(type, {{"round", "a"}, {"round", "b"}}).message()), HasSubstr("occurs 2 times"));
   EXPECT_THAT(std::string(QueryError(v1::UpdateChunk::descriptor(), {{"slices.keys", "a"}}).message()),
               HasSubstr("list of messages"));
   for (const char* const tag : {"a", "a.b", "\xff", "/w E", " /wE="}) {

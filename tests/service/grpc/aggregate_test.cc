@@ -254,7 +254,7 @@ class ResultsApiTest : public ServerFixture {
   static v1::GetResultRequest Request(const std::string& name, const std::string& tensor, uint64_t begin = 0,
                                       uint64_t end = 0, uint64_t max_page_bytes = 0) {
     v1::GetResultRequest request;
-    request.set_name(name);
+    request.set_round(name);
     request.set_tensor(tensor);
     if (begin != 0 || end != 0) {
       request.mutable_range()->set_begin(begin);
@@ -286,8 +286,8 @@ TEST_F(ResultsApiTest, GetResult_TokenOfARoundThatIsGone_IsNotOfTheNextOfItsName
   ASSERT_THAT(page, IsOk());
   request.set_page_token(page->next_page_token());
   EXPECT_THAT(client().Page(request), IsOk());
-  ASSERT_THAT(client().Delete(request.name()), IsOk());
-  ASSERT_EQ(Finished(), request.name());
+  ASSERT_THAT(client().Delete(request.round()), IsOk());
+  ASSERT_EQ(Finished(), request.round());
   EXPECT_THAT(client().Page(request), Fails(Code::kInvalidArgument, HasSubstr("page_token")));
 }
 
@@ -311,7 +311,7 @@ TEST_F(ResultsApiTest, StreamResult_ClientStopsReading_LeavesTheServerWell) {
   for (int i = 0; i < 5; ++i) {
     grpc::ClientContext context;
     v1::StreamResultRequest request;
-    request.set_name(name);
+    request.set_round(name);
     request.set_max_page_bytes(20);
     const auto reader = client().stub().StreamResult(&context, request);
     v1::ResultPage page;
@@ -326,7 +326,7 @@ TEST_F(ResultsApiTest, GetResult_RoundDeletedWhileAStreamReads_StreamGoesOn) {
   const std::string name = Finished();
   grpc::ClientContext context;
   v1::StreamResultRequest request;
-  request.set_name(name);
+  request.set_round(name);
   request.set_max_page_bytes(500);
   const auto reader = client().stub().StreamResult(&context, request);
   std::vector<v1::ResultPage> pages(1);

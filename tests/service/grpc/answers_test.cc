@@ -65,7 +65,7 @@ TEST_F(AnswersTest, Large_NoRoom_IsRefusedAndNothingHasHappened) {
   v1::Round answer;
   ExpectRefused([&](grpc::ClientContext& context) {
     v1::GetRoundRequest request;
-    request.set_name(round);
+    request.set_round(round);
     return client().stub().GetRound(&context, request, &answer);
   });
   ExpectRefused([&](grpc::ClientContext& context) {
@@ -74,12 +74,12 @@ TEST_F(AnswersTest, Large_NoRoom_IsRefusedAndNothingHasHappened) {
   });
   ExpectRefused([&](grpc::ClientContext& context) {
     v1::CloseRoundRequest request;
-    request.set_name(round);
+    request.set_round(round);
     return client().stub().CloseRound(&context, request, &answer);
   });
   ExpectRefused([&](grpc::ClientContext& context) {
     v1::CancelRoundRequest request;
-    request.set_name(round);
+    request.set_round(round);
     return client().stub().CancelRound(&context, request, &answer);
   });
   ExpectRefused([&](grpc::ClientContext& context) {
@@ -184,7 +184,7 @@ TEST_F(AnswersTest, Wait_ClientGivesUpInLine_LeavesIt) {
   grpc::Status given_up;
   std::thread waiter([&] {
     v1::WaitRoundRequest request;
-    request.set_name(round);
+    request.set_round(round);
     v1::Round answer;
     given_up = client().stub().WaitRound(&context, request, &answer);
   });
@@ -206,7 +206,7 @@ TEST_F(AnswersTest, Large_NotRead_IsCountedAndGivenUpForOthers) {
   const std::string round = Create(LargeSpec());
   while (in_flight().reserved() != 0) std::this_thread::yield();
   v1::GetRoundRequest request;
-  request.set_name(round);
+  request.set_round(round);
   RawClient unread(server().grpc_address(), RawClient::kNoWindow);
   for (int i = 0; i < 100; ++i) unread.Call("GetRound", request);
   ASSERT_TRUE(unread.ok());

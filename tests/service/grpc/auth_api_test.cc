@@ -131,7 +131,7 @@ TEST_F(AuthApiTest, TenantHeader_OfAnAdmin_ActsThere_OfOthersIsDenied) {
   twice.AddMetadata("sparseagg-tenant", "red");
   twice.AddMetadata("sparseagg-tenant", "blue");
   v1::GetRoundRequest request;
-  request.set_name("rounds/r");
+  request.set_round("rounds/r");
   v1::Round round;
   EXPECT_THAT(FromGrpc(As("blue-admin").stub().GetRound(&twice, request, &round)),
               Fails(Code::kInvalidArgument, HasSubstr("2 headers 'sparseagg-tenant'")));

@@ -120,7 +120,7 @@ TEST_F(RoundsApiTest, WaitRound_ClientGivesUp_LeavesNothingBehind) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(20));
   v1::WaitRoundRequest request;
-  request.set_name(name);
+  request.set_round(name);
   v1::Round round;
   EXPECT_THAT(FromGrpc(client().stub().WaitRound(&context, request, &round)), HasCode(Code::kDeadlineExceeded));
   EXPECT_THAT(client().Finish(name), IsOk());
@@ -253,7 +253,7 @@ TEST_F(SubmissionsApiTest, List_LongIds_ComeInPagesThatAClientTakes) {
     ASSERT_THAT(client().SubmitUnary({chunk}), IsOk());
   }
   v1::ListSubmissionsRequest request;
-  request.set_parent(round);
+  request.set_round(round);
   request.set_page_size(1'000'000);
   int seen = 0;
   int pages = 0;

@@ -56,14 +56,14 @@ class ModelsTest : public StoredServer {
   }
   absl::StatusOr<v1::Model> Get(std::optional<uint64_t> after = std::nullopt, const std::string& id = "m") {
     v1::GetModelRequest request;
-    request.set_name("models/" + id);
+    request.set_model("models/" + id);
     if (after.has_value()) request.set_after_version(*after);
     return Call(&v1::Models::Stub::GetModel, request);
   }
   absl::StatusOr<v1::ModelVersion> Apply(const std::string& round, uint64_t base,
                                          std::optional<double> rate = std::nullopt, const std::string& id = "m") {
     v1::ApplyRoundRequest request;
-    request.set_name("models/" + id);
+    request.set_model("models/" + id);
     request.set_round(round);
     request.set_base_version(base);
     if (rate.has_value()) request.set_learning_rate(*rate);
@@ -71,12 +71,12 @@ class ModelsTest : public StoredServer {
   }
   absl::StatusOr<google::protobuf::Empty> DeleteModel() {
     v1::DeleteModelRequest request;
-    request.set_name("models/m");
+    request.set_model("models/m");
     return Call(&v1::Models::Stub::DeleteModel, request);
   }
   static v1::ReadRowsRequest ReadOf(const std::vector<uint32_t>& keys) {
     v1::ReadRowsRequest request;
-    request.set_name("models/m");
+    request.set_model("models/m");
     request.mutable_keys()->set_key_encoding(v1::KEY_ENCODING_U32);
     request.mutable_keys()->set_keys(std::string(reinterpret_cast<const char*>(keys.data()), 4 * keys.size()));
     return request;
@@ -244,7 +244,7 @@ TEST_F(ModelsTest, Restart_KeepsEveryVersionThatWasAcknowledged) {
     const auto rate = i == 3 ? std::optional(0.25) : std::nullopt;
     ASSERT_THAT(Apply("rounds/r" + std::to_string(i), i, rate, "reference"), IsOk());
     v1::ReadRowsRequest read = ReadOf({0, 1});
-    read.set_name("models/reference");
+    read.set_model("models/reference");
     EXPECT_EQ(Values(read), found[i]) << "version " << i + 1;
   }
   EXPECT_THAT(CreateModel(request), IsOk());
@@ -317,10 +317,10 @@ TEST_F(ModelsTest, BadInput_IsRefusedAndChangesNothing) {
   read.set_since(2);
   EXPECT_THAT(Read(read), HasCode(Code::kInvalidArgument));
   read.Clear();
-  read.set_name("models/m");
+  read.set_model("models/m");
   read.set_page_token("0-0-0-all-1-x");
   EXPECT_THAT(Read(read), Fails(Code::kInvalidArgument, HasSubstr("page_token")));
-  read.set_name("rounds/m");
+  read.set_model("rounds/m");
   EXPECT_THAT(Read(read), Fails(Code::kInvalidArgument, HasSubstr("model names are models/ID")));
   // Steps.
   EXPECT_THAT(Apply(Round("wide", 7, 1.0F, 200), 1), Fails(Code::kInvalidArgument, HasSubstr("tensor 'v'")));
@@ -345,7 +345,7 @@ TEST_F(ModelsTest, Reads_AreRestrictedByThePolicy) {
   EXPECT_THAT(Read(ReadOf({7})),
               Fails(Code::kFailedPrecondition, HasSubstr("the model allows reads of whole blocks of 16384 keys only")));
   v1::ReadRowsRequest read;
-  read.set_name("models/m");
+  read.set_model("models/m");
   read.mutable_keys()->set_key_encoding(v1::KEY_ENCODING_IMPLICIT);
   read.mutable_keys()->set_first_key(16384);
   read.mutable_keys()->set_num_keys(16384);
@@ -368,7 +368,7 @@ TEST_F(ModelsTest, ReadOfARange_PagesAreOfOneVersion) {
   ASSERT_THAT(client().Finish(name), IsOk());
   ASSERT_THAT(Apply(name, 0), IsOk());
   v1::ReadRowsRequest read;
-  read.set_name("models/m");
+  read.set_model("models/m");
   read.set_max_page_bytes(24);  // two rows
   const auto first = Read(read);
   ASSERT_THAT(first, IsOk());

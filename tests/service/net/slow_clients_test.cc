@@ -105,7 +105,7 @@ TEST_F(SlowClientsTest, Unary_NoRoomForTooLong_IsRefusedWithADelay) {
   });
   is_refused_with_a_delay([&](grpc::ClientContext& context) {
     v1::GetResultRequest request;
-    request.set_name(round);
+    request.set_round(round);
     v1::ResultPage page;
     return client().stub().GetResult(&context, request, &page);
   });
@@ -122,7 +122,7 @@ TEST_F(SlowClientsTest, GetResult_BeforeAThreadRunsIt_ReservesNothingForItsPage)
   while (in_flight().reserved() != 0) std::this_thread::yield();
   BusyThread thread(server().context().pool);
   v1::GetResultRequest request;
-  request.set_name(round);
+  request.set_round(round);
   absl::StatusOr<v1::ResultPage> page = absl::UnknownError("");
   std::thread reader([&] { page = client().Page(request); });
   while (in_flight().reserved() == 0) std::this_thread::yield();
@@ -149,7 +149,7 @@ TEST_F(SlowClientsTest, Page_OfARowThatIsLongerThanAskedFor_WaitsForRoomForTheRo
   absl::Status page;
   std::thread pager([&] {
     v1::GetResultRequest request;
-    request.set_name(round);
+    request.set_round(round);
     request.set_max_page_bytes(1);
     page = client().Page(request).status();
   });
@@ -157,7 +157,7 @@ TEST_F(SlowClientsTest, Page_OfARowThatIsLongerThanAskedFor_WaitsForRoomForTheRo
   absl::Status stream;
   std::thread streamer([&] {
     v1::StreamResultRequest request;
-    request.set_name(round);
+    request.set_round(round);
     request.set_max_page_bytes(1);
     stream = client().Stream(request).status();
   });
@@ -176,7 +176,7 @@ TEST_F(SlowClientsTest, StreamResult_AfterItsLastPage_EndsAtOnce) {
   ASSERT_THAT(client().Finish(round), IsOk());
   while (in_flight().reserved() != 0) std::this_thread::yield();
   v1::StreamResultRequest request;
-  request.set_name(round);
+  request.set_round(round);
   RawClient reader(server().grpc_address(), RawClient::kNoWindow);
   reader.Call("StreamResult", request);
   ASSERT_TRUE(reader.ok());
@@ -265,10 +265,10 @@ TEST_F(SlowClientsTest, SmallAnswersAreNotTaken_OthersAreRefused_MakeRoom) {
   ASSERT_THAT(client().Finish(read), IsOk());
   const std::string open = Create(SumSpec(), "open");
   v1::GetResultRequest page;
-  page.set_name(read);
+  page.set_round(read);
   page.set_max_page_bytes(1);
   v1::StreamResultRequest pages;
-  pages.set_name(read);
+  pages.set_round(read);
   const auto chunk = MakeChunk(open, "unread", {1}, {1}, 0, false);
   const auto expect_room_is_made = [&](const std::string& method, const google::protobuf::MessageLite& request) {
     while (in_flight().reserved() != 0) std::this_thread::yield();
@@ -337,7 +337,7 @@ TEST_F(SlowClientsTest, ManyPagesAndMessages_ReleaseAll) {
   }
   EXPECT_EQ(ResultOf(round).size(), 10'000);
   v1::StreamResultRequest request;
-  request.set_name(round);
+  request.set_round(round);
   request.set_max_page_bytes(1000);
   EXPECT_THAT(client().Stream(request), IsOk());
   EXPECT_THAT(client().Aggregate(SumSpec(), {MakeChunk("", "a", {1}, {1})}), IsOk());
@@ -385,7 +385,7 @@ TEST_P(StuckClientsTest, ReadsNothing_OthersWait_ItsConnectionIsEnded) {
   while (in_flight.reserved() != 0) std::this_thread::yield();
 
   v1::GetResultRequest page;
-  page.set_name(round);
+  page.set_round(round);
   page.set_max_page_bytes(2 << 20);
   RawClient stuck(server().grpc_address(), RawClient::kWideWindow);
   // The answers of several calls exceed the buffers of any socket.
@@ -396,7 +396,7 @@ TEST_P(StuckClientsTest, ReadsNothing_OthersWait_ItsConnectionIsEnded) {
 
   // Waits in the same queue, from the same address.
   v1::StreamResultRequest request;
-  request.set_name(round);
+  request.set_round(round);
   request.set_max_page_bytes(2 << 20);
   std::atomic<bool> is_read = false;
   std::thread reader([&] {

@@ -100,7 +100,7 @@ class DamageTest : public StoredServer {
     tensor.set_num_rows(2 * kTuples);
     create.set_initial_round("rounds/done-0");
     v1::ApplyRoundRequest apply;
-    apply.set_name("models/m");
+    apply.set_model("models/m");
     apply.set_round(absl::StrCat("rounds/done-", run));
     apply.set_base_version(static_cast<uint64_t>(run));
     grpc::ClientContext contexts[2];
@@ -114,14 +114,14 @@ class DamageTest : public StoredServer {
   std::string ModelContent() {
     const auto models = v1::Models::NewStub(client().channel());
     v1::GetModelRequest get;
-    get.set_name("models/m");
+    get.set_model("models/m");
     grpc::ClientContext context;
     v1::Model model;
     EXPECT_TRUE(models->GetModel(&context, get, &model).ok());
     std::string text;
     for (const v1::ModelVersion& version : model.versions()) text += version.DebugString();
     v1::ReadRowsRequest read;
-    read.set_name("models/m");
+    read.set_model("models/m");
     do {
       grpc::ClientContext of_page;
       v1::RowsPage page;
@@ -143,7 +143,7 @@ class DamageTest : public StoredServer {
     for (const v1::Round& round : rounds.rounds()) {
       absl::StrAppend(&text, round.name(), " ", v1::RoundState_Name(round.state()), " ", round.state_reason(), "\n");
       v1::ListSubmissionsRequest of_round;
-      of_round.set_parent(round.name());
+      of_round.set_round(round.name());
       const auto submissions = client().Submissions(of_round);
       EXPECT_THAT(submissions, IsOk());
       if (submissions.ok()) text += submissions->DebugString();

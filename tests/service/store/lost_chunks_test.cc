@@ -67,7 +67,7 @@ TEST_F(LostChunksTest, HalfDoneUpload_ContinuesFromWhatIsThere) {
   ASSERT_THAT(Start(), IsOk());
   EXPECT_THAT(client().Finish(name), IsOk());
   v1::GetResultRequest request;
-  request.set_name(name);
+  request.set_round(name);
   EXPECT_EQ(ToMap(*client().Pages(request)).size(), kNumRows);
 }
 
@@ -100,7 +100,7 @@ TEST_F(LostChunksTest, SubmissionOfAnOpenRound_IsGoneAsAWholeAndMayComeAgain) {
   ASSERT_THAT(Start(), IsOk());
   EXPECT_THAT(client().Finish(name), IsOk());
   v1::GetResultRequest request;
-  request.set_name(name);
+  request.set_round(name);
   EXPECT_EQ(ToMap(*client().Pages(request))[0], 5);
 }
 

@@ -36,7 +36,7 @@ class RestartTest : public StoredServer {
   std::map<uint64_t, float> ResultOf(const std::string& name) {
     EXPECT_THAT(client().Finish(name), IsOk());
     v1::GetResultRequest request;
-    request.set_name(name);
+    request.set_round(name);
     const auto pages = client().Pages(request);
     EXPECT_THAT(pages, IsOk());
     return pages.ok() ? ToMap(*pages) : std::map<uint64_t, float>{};
@@ -162,7 +162,7 @@ TEST_F(RestartTest, RangesOfAResult_StayAndGoWithTheirRound) {
   Submit(name, "a", 1);
   ASSERT_THAT(client().Seal(name), IsOk());
   v1::PutResultRangeRequest put;
-  put.set_name(name);
+  put.set_round(name);
   *put.mutable_create_time() = client().Get(name)->create_time();
   put.mutable_page()->mutable_slice()->set_tensor("v");
   put.mutable_page()->mutable_slice()->set_keys(std::string(100'000, 'k'));  // beside the database, and within
@@ -175,7 +175,7 @@ TEST_F(RestartTest, RangesOfAResult_StayAndGoWithTheirRound) {
   const auto get = [&](const std::string& tensor) -> absl::StatusOr<v1::ResultPage> {
     grpc::ClientContext context;
     v1::GetResultRangeRequest request;
-    request.set_name(name);
+    request.set_round(name);
     request.set_tensor(tensor);
     v1::ResultPage page;
     RETURN_IF_ERROR(FromGrpc(client().stub().GetResultRange(&context, request, &page)));
@@ -226,7 +226,7 @@ TEST_F(RestartTest, SealedRound_StaysSealed) {
     EXPECT_TRUE(client().SubmitStream({MakeChunk(name, "a", {1}, {1})})->duplicate());
     Advance(absl::Hours(1));  // beyond the deadline
     v1::InspectRoundRequest request;
-    request.set_name(name);
+    request.set_round(name);
     EXPECT_THAT(Unpacked<double>(client().Inspect(request)->gram()), ElementsAre(1, 2, 4));
     Restart();
   }
@@ -256,7 +256,7 @@ TEST_F(RestartTest, ClientWeights_AreMultipliedAgain) {
     EXPECT_THAT(client().CloseWithWeights(name, weights), IsOk()) << "a repetition";
     EXPECT_THAT(client().CloseWithWeights(name, {{"a", 0.3}, {"c", 0.2}}), HasCode(Code::kFailedPrecondition));
     v1::ListSubmissionsRequest list;
-    list.set_parent(name);
+    list.set_round(name);
     const auto page = client().Submissions(list);
     ASSERT_THAT(page, IsOk());
     ASSERT_EQ(page->submissions_size(), 2);

@@ -63,7 +63,7 @@ absl::StatusOr<v1::Round> Client::Create(const v1::RoundSpec& spec, const std::s
 absl::StatusOr<v1::Round> Client::Get(const std::string& name) {
   grpc::ClientContext context;
   v1::GetRoundRequest request;
-  request.set_name(name);
+  request.set_round(name);
   v1::Round round;
   return Either(stub_->GetRound(&context, request, &round), round);
 }
@@ -71,7 +71,7 @@ absl::StatusOr<v1::Round> Client::Get(const std::string& name) {
 absl::StatusOr<v1::Round> Client::Close(const std::string& name, const std::vector<std::string>& only) {
   grpc::ClientContext context;
   v1::CloseRoundRequest request;
-  request.set_name(name);
+  request.set_round(name);
   for (const std::string& client : only) request.add_only_client_ids(client);
   v1::Round round;
   return Either(stub_->CloseRound(&context, request, &round), round);
@@ -80,7 +80,7 @@ absl::StatusOr<v1::Round> Client::Close(const std::string& name, const std::vect
 absl::StatusOr<v1::Round> Client::Seal(const std::string& name) {
   grpc::ClientContext context;
   v1::SealRoundRequest request;
-  request.set_name(name);
+  request.set_round(name);
   v1::Round round;
   return Either(stub_->SealRound(&context, request, &round), round);
 }
@@ -89,7 +89,7 @@ absl::StatusOr<v1::Round> Client::CloseWithWeights(const std::string& name,
                                                    const std::vector<std::pair<std::string, double>>& weights) {
   grpc::ClientContext context;
   v1::CloseRoundRequest request;
-  request.set_name(name);
+  request.set_round(name);
   for (const auto& [client, weight] : weights) {
     v1::ClientWeight* const added = request.add_client_weights();
     added->set_client_id(client);
@@ -108,7 +108,7 @@ absl::StatusOr<v1::InspectRoundResponse> Client::Inspect(const v1::InspectRoundR
 absl::StatusOr<v1::Round> Client::Cancel(const std::string& name, const std::string& reason) {
   grpc::ClientContext context;
   v1::CancelRoundRequest request;
-  request.set_name(name);
+  request.set_round(name);
   request.set_reason(reason);
   v1::Round round;
   return Either(stub_->CancelRound(&context, request, &round), round);
@@ -117,7 +117,7 @@ absl::StatusOr<v1::Round> Client::Cancel(const std::string& name, const std::str
 absl::StatusOr<v1::Round> Client::Wait(const std::string& name, absl::Duration timeout) {
   grpc::ClientContext context;
   v1::WaitRoundRequest request;
-  request.set_name(name);
+  request.set_round(name);
   EncodeDuration(timeout, request.mutable_timeout());
   v1::Round round;
   return Either(stub_->WaitRound(&context, request, &round), round);
@@ -131,7 +131,7 @@ absl::StatusOr<v1::Round> Client::Finish(const std::string& name) {
 absl::Status Client::Delete(const std::string& name) {
   grpc::ClientContext context;
   v1::DeleteRoundRequest request;
-  request.set_name(name);
+  request.set_round(name);
   google::protobuf::Empty empty;
   return FromGrpc(stub_->DeleteRound(&context, request, &empty));
 }
@@ -202,7 +202,7 @@ absl::StatusOr<std::vector<v1::ResultPage>> Client::Stream(const v1::StreamResul
 
 std::string Client::ResultBytes(const std::string& name) {
   v1::StreamResultRequest request;
-  request.set_name(name);
+  request.set_round(name);
   const auto pages = Stream(request);
   EXPECT_TRUE(pages.ok()) << pages.status();
   std::string bytes;

@@ -65,7 +65,7 @@ class ServerFixture : public ::testing::Test {
     const auto round = client().Finish(name);
     EXPECT_THAT(round, IsOk());
     v1::GetResultRequest request;
-    request.set_name(name);
+    request.set_round(name);
     const auto pages = client().Pages(request);
     EXPECT_THAT(pages, IsOk());
     return pages.ok() ? ToMap(*pages) : std::map<uint64_t, float>{};

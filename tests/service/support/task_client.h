@@ -63,7 +63,7 @@ class TaskClient {
   }
   absl::StatusOr<v1::Task> Get(const std::string& id) {
     v1::GetTaskRequest request;
-    request.set_name("tasks/" + id);
+    request.set_task("tasks/" + id);
     return Call(&v1::Tasks::Stub::GetTask, request);
   }
   absl::StatusOr<v1::ListTasksResponse> List(const v1::ListTasksRequest& request = {}) {
@@ -93,7 +93,7 @@ class TaskClient {
   template <typename Request>
   static Request About(const std::string& id, const std::string& client) {
     Request request;
-    request.set_name("tasks/" + id);
+    request.set_task("tasks/" + id);
     request.set_client_id(client);
     request.set_lease_id("lease");
     return request;

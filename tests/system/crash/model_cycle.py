@@ -111,7 +111,7 @@ class ModelCycle(Cycle):
             while kill_now.is_set():
                 time.sleep(0.001)
             self._check(self._wait(NUM_VERSIONS))
-            self._call("DeleteModel", models_pb2.DeleteModelRequest(name=f"models/{self._id}"), gone=True)
+            self._call("DeleteModel", models_pb2.DeleteModelRequest(model=f"models/{self._id}"), gone=True)
             if self._call("ListModels", models_pb2.ListModelsRequest()).models:
                 raise Failure("a model is left that was deleted")
             if stream is not None:
@@ -149,7 +149,7 @@ class ModelCycle(Cycle):
                 update = {"v": self._update()}
                 stream.submit(name, update, base_version=version - 1, submission_id=f"{version}")
             return _rows(stream.result(version)["v"])
-        request = models_pb2.ApplyRoundRequest(name=f"models/{self._id}", base_version=version - 1)
+        request = models_pb2.ApplyRoundRequest(model=f"models/{self._id}", base_version=version - 1)
         if version % 5 == 4:
             self._oracle.learning_rate = request.learning_rate = float(self._numpy.random())
             delta = (np.empty(0, np.uint64), np.empty((0, WIDTH), np.float32))
@@ -162,7 +162,7 @@ class ModelCycle(Cycle):
         merged = _rows(rnd.finish()["v"])
         request.round = rnd.name
         self._apply(request)
-        other = models_pb2.ApplyRoundRequest(name=request.name, base_version=version - 1, round="rounds/another")
+        other = models_pb2.ApplyRoundRequest(model=request.model, base_version=version - 1, round="rounds/another")
         try:
             self._call("ApplyRound", other)
             raise Failure("another round was applied to a base that has a version")
@@ -184,7 +184,7 @@ class ModelCycle(Cycle):
         """Returns the model when it has the version."""
         until = time.monotonic() + RETRY_S
         while time.monotonic() < until:
-            request = models_pb2.GetModelRequest(name=f"models/{self._id}", after_version=version - 1)
+            request = models_pb2.GetModelRequest(model=f"models/{self._id}", after_version=version - 1)
             request.timeout.seconds = 1
             model: models_pb2.Model = self._call("GetModel", request)
             if model.version > version:
@@ -211,7 +211,7 @@ class ModelCycle(Cycle):
     def _read(self, version: int) -> Rows:
         keys: list[np.ndarray] = []
         rows: list[np.ndarray] = []
-        request = models_pb2.ReadRowsRequest(name=f"models/{self._id}", version=version, max_page_bytes=100_000)
+        request = models_pb2.ReadRowsRequest(model=f"models/{self._id}", version=version, max_page_bytes=100_000)
         while True:
             page = self._call("ReadRows", request)
             if page.version != version or page.untouched:

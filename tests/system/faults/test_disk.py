@@ -202,12 +202,12 @@ def call_model(machine: Machine, method: str, request: Message, answer: type) ->
 
 
 def apply(machine: Machine, number: int) -> int:
-    request = models_pb2.ApplyRoundRequest(name="models/m", round=f"rounds/r{number}", base_version=number - 1)
+    request = models_pb2.ApplyRoundRequest(model="models/m", round=f"rounds/r{number}", base_version=number - 1)
     return call_model(machine, "ApplyRound", request, models_pb2.ModelVersion).version
 
 
 def model_values(machine: Machine, size: int) -> np.ndarray:
-    page = call_model(machine, "ReadRows", models_pb2.ReadRowsRequest(name="models/m"), models_pb2.RowsPage)
+    page = call_model(machine, "ReadRows", models_pb2.ReadRowsRequest(model="models/m"), models_pb2.RowsPage)
     assert np.frombuffer(page.slice.keys, np.uint32).tolist() == list(range(size))
     return np.frombuffer(page.slice.values, np.float32)
 

@@ -159,7 +159,7 @@ def unread_results(address: Address) -> None:
         opened.submit("c", {"t": (keys, keys.astype(np.float32))})
         opened.finish()
     name = opened.name.encode()
-    request = b"\x0a" + bytes([len(name)]) + name  # StreamResultRequest.name
+    request = b"\x0a" + bytes([len(name)]) + name  # StreamResultRequest.round
     message = b"\x00" + len(request).to_bytes(4, "big") + request
     flood(address, open_calls(100, STREAM_RESULT, message), connections=30, reads=False, preface=PREFACE)
 

@@ -58,7 +58,7 @@ def _of_round(
 def _request(kind: Any, rnd: async_round.Round, tensor: str | None, keys: tuple[int, int | None] | None) -> Any:
     """Returns the request of an export; ``InvalidArgumentError`` for no name of a tensor, or no range of keys."""
     name = "" if tensor is None else checked_text("a tensor's name", tensor)
-    request = kind(name=rnd.name, tensor=name, max_page_bytes=_SERVER_BOUNDS)
+    request = kind(round=rnd.name, tensor=name, max_page_bytes=_SERVER_BOUNDS)
     if kind is pb.ExportSubmissionsRequest:
         request.key_encodings.append(pb.KEY_ENCODING_IMPLICIT)
     set_range(request.range, keys)
@@ -152,7 +152,7 @@ async def put_result_range(
     cluster's, or another one of the same name; or its list has another ``only`` or ``plan``; ``InvalidArgumentError``
     or ``AlreadyExistsError`` for a range that overlaps another one, or is there with other rows.
     """
-    request = pb.PutResultRangeRequest(name=rnd.name, only=only, plan=plan, page=page)
+    request = pb.PutResultRangeRequest(round=rnd.name, only=only, plan=plan, page=page)
     request.create_time.FromDatetime(created)
     request.range.begin, request.range.end = keys[0], keys[1] or 0
     await rnd._connection.call("PutResultRange", request, 0.0, checked_deadline(timeout))
@@ -164,7 +164,7 @@ async def result_range(rnd: async_round.Round, tensor: str = "", begin: int = 0,
 
     Raises ``NotFoundError`` if there is no result yet, or none of its ranges here begins so.
     """
-    request = pb.GetResultRangeRequest(name=rnd.name, tensor=tensor, begin=begin)
+    request = pb.GetResultRangeRequest(round=rnd.name, tensor=tensor, begin=begin)
     page: Page = await rnd._connection.call("GetResultRange", request, 0.0, checked_deadline(timeout))
     return page
 
@@ -285,7 +285,7 @@ async def add_partial(
 async def leaves(rnd: async_round.Round) -> Leaves:
     """Returns the leaves of the submissions, for whoever makes a certificate of several servers' rounds."""
     counted: dict[str, bytes] = {}
-    request = pb.ListSubmissionsRequest(parent=rnd.name, with_leaves=True)
+    request = pb.ListSubmissionsRequest(round=rnd.name, with_leaves=True)
     with naming_round(rnd.name):
         while True:
             page = await rnd._connection.call("ListSubmissions", request)

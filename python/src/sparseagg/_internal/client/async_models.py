@@ -117,7 +117,7 @@ class ModelCalls:
         if tensors is None:
             if (optimizer, stream, keep_versions, expire_after, reads) != (None, None, None, 0, None):
                 raise InvalidArgumentError("tensors must be given for a new model, as its other arguments are")
-            known = pb.GetModelRequest(name=f"models/{model_id}")
+            known = pb.GetModelRequest(model=f"models/{model_id}")
             return Model(self._connection, await self._connection.call("GetModel", known))
         spec, arrays = model_spec(tensors, optimizer, _stream_name(stream), keep_versions, expire_after, reads)
         initial = f"rounds/{uuid.uuid4().hex}" if arrays else ""
@@ -168,7 +168,7 @@ class Model(Handled, ModelAttributes):
 
     async def refresh(self) -> ModelInfo:
         """Asks the server for the model, and returns it as it is now; ``NotFoundError`` if it was deleted."""
-        answer = await self._connection.call("GetModel", pb.GetModelRequest(name=self.name))
+        answer = await self._connection.call("GetModel", pb.GetModelRequest(model=self.name))
         self.info = ModelInfo._from_proto(answer)
         return self.info
 
@@ -184,7 +184,7 @@ class Model(Handled, ModelAttributes):
         """
         deadline = checked_deadline(timeout)
         since = self.info.version if after is None else checked_version("after", after)
-        request = pb.GetModelRequest(name=self.name, after_version=since)
+        request = pb.GetModelRequest(model=self.name, after_version=since)
         answer = await long_poll(self._connection, "GetModel", request, deadline, lambda found: found.version > since)
         self.info = ModelInfo._from_proto(answer)
         return self.info.version if self.info.version > since else None
@@ -328,7 +328,7 @@ class Model(Handled, ModelAttributes):
         """
         name = "" if round is None else round_name(round if isinstance(round, str) else round.name)
         request = pb.ApplyRoundRequest(
-            name=self.name, round=name, base_version=checked_version("base_version", base_version)
+            model=self.name, round=name, base_version=checked_version("base_version", base_version)
         )
         if learning_rate is not None:
             request.learning_rate = checked_number("learning_rate must be a number, 0 or more", learning_rate)
@@ -369,12 +369,12 @@ class Model(Handled, ModelAttributes):
         """Returns the stream that makes the versions; ``FailedPreconditionError`` if there is none."""
         if not self.info.stream:
             raise FailedPreconditionError(f"no stream makes the versions of {self.name}")
-        answer = await self._connection.call("GetStream", aggregation_pb2.GetStreamRequest(name=self.info.stream))
+        answer = await self._connection.call("GetStream", aggregation_pb2.GetStreamRequest(stream=self.info.stream))
         return Stream(self._connection, StreamInfo._from_proto(answer))
 
     async def delete(self) -> None:
         """Deletes the model from the server. Its stream goes on."""
-        await self._connection.call("DeleteModel", pb.DeleteModelRequest(name=self.name))
+        await self._connection.call("DeleteModel", pb.DeleteModelRequest(model=self.name))
 
     def _tensor(self, name: Any) -> ModelTensor:
         tensor = self.info.tensors.get(name)

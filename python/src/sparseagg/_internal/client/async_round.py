@@ -188,7 +188,7 @@ class Round(RoundCalls):
 
         A round that is cancelled has none.
         """
-        request = pb.ListSubmissionsRequest(parent=self.name)
+        request = pb.ListSubmissionsRequest(round=self.name)
         return [
             Submission._from_proto(proto, self.name)
             async for page in pages(self._connection, "ListSubmissions", request)
@@ -324,12 +324,12 @@ class Round(RoundCalls):
             FailedPreconditionError: the round is done or failed.
         """
         return await self._call(
-            "CancelRound", pb.CancelRoundRequest(name=self.name, reason=checked_text("a reason", reason))
+            "CancelRound", pb.CancelRoundRequest(round=self.name, reason=checked_text("a reason", reason))
         )
 
     async def delete(self) -> None:
         """Removes the round and its result from the server; ``NotFoundError`` if the server has no such round."""
-        await self._connection.call("DeleteRound", pb.DeleteRoundRequest(name=self.name))
+        await self._connection.call("DeleteRound", pb.DeleteRoundRequest(round=self.name))
 
     async def _close(self, request: pb.CloseRoundRequest, deadline: float | None) -> RoundInfo:
         """Closes the round on the server."""

@@ -97,7 +97,7 @@ class StreamCalls:
         """Returns a stream by its id or its name ("streams/{id}"); ``NotFoundError`` if the server has none."""
         name = checked_text("a stream's name", name)
         name = name if name.startswith("streams/") else f"streams/{name}"
-        answer = await self._connection.call("GetStream", pb.GetStreamRequest(name=name))
+        answer = await self._connection.call("GetStream", pb.GetStreamRequest(stream=name))
         return Stream(self._connection, StreamInfo._from_proto(answer))
 
     async def list_streams(self) -> AsyncIterator[Stream]:
@@ -135,7 +135,7 @@ class Stream(StreamAttributes):
 
     async def refresh(self) -> StreamInfo:
         """Asks the server for the stream, and returns it as it is now."""
-        answer = await self._connection.call("GetStream", pb.GetStreamRequest(name=self.name))
+        answer = await self._connection.call("GetStream", pb.GetStreamRequest(stream=self.name))
         self.info = StreamInfo._from_proto(answer)
         return self.info
 
@@ -243,7 +243,7 @@ class Stream(StreamAttributes):
                 repeat.
         """
         number = 0 if version is None else checked_version("version", version)
-        answer = await self._connection.call("CutStream", pb.CutStreamRequest(name=self.name, version=number))
+        answer = await self._connection.call("CutStream", pb.CutStreamRequest(stream=self.name, version=number))
         self.info = StreamInfo._from_proto(answer)
         return self.info
 
@@ -256,7 +256,7 @@ class Stream(StreamAttributes):
         """
         deadline = checked_deadline(timeout)
         since = checked_version("after", after)
-        request = pb.WatchVersionsRequest(name=self.name, after_version=since)
+        request = pb.WatchVersionsRequest(stream=self.name, after_version=since)
         answer = await long_poll(self._connection, "WatchVersions", request, deadline, lambda found: found.versions)
         return [read(StreamVersion, version) for version in answer.versions]
 
@@ -286,4 +286,4 @@ class Stream(StreamAttributes):
 
     async def delete(self) -> None:
         """Deletes the stream with all its versions. A buffer that was not cut is lost."""
-        await self._connection.call("DeleteStream", pb.DeleteStreamRequest(name=self.name))
+        await self._connection.call("DeleteStream", pb.DeleteStreamRequest(stream=self.name))

@@ -144,7 +144,7 @@ class TaskCalls:
 
     async def get_task(self, name: str) -> Task:
         """Returns a task by its id or its name ("tasks/{id}"); ``NotFoundError`` if the server has none."""
-        return await self._change("GetTask", pb.GetTaskRequest(name=_task_name(name)))
+        return await self._change("GetTask", pb.GetTaskRequest(task=_task_name(name)))
 
     async def list_tasks(self, *, state: str | None = None, in_round: Any = None) -> AsyncIterator[Task]:
         """Yields tasks, oldest first, without their payloads.
@@ -262,7 +262,7 @@ def _lease(task: Any) -> dict[str, str]:
     """Returns the fields that name a lease."""
     if not isinstance(task, Task):
         raise InvalidArgumentError(f"a task must be what lease_task has returned, got {shown(task)}")
-    return {"name": task.name, "client_id": task.client_id, "lease_id": task.lease_id}
+    return {"task": task.name, "client_id": task.client_id, "lease_id": task.lease_id}
 
 
 def _task_name(name: Any) -> str:

@@ -291,7 +291,7 @@ class Connection:
 
     async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
-        return RoundInfo._from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name), deadline=deadline))
+        return RoundInfo._from_proto(await self.call("GetRound", pb.GetRoundRequest(round=name), deadline=deadline))
 
     async def server_wire(self, deadline: float | None = None) -> ServerWire:
         """Returns the encodings and the chunk size that the server takes. The server is asked once."""

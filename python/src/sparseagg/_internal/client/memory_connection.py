@@ -172,7 +172,7 @@ class MemoryConnection:
 
     async def get_round(self, name: str, deadline: float | None = None) -> RoundInfo:
         """Returns the round as it is now."""
-        return RoundInfo._from_proto(await self.call("GetRound", pb.GetRoundRequest(name=name)))
+        return RoundInfo._from_proto(await self.call("GetRound", pb.GetRoundRequest(round=name)))
 
     async def server_wire(self, deadline: float | None = None) -> ServerWire:
         """Returns the value encodings to which updates may be rounded."""
@@ -213,7 +213,7 @@ class MemoryConnection:
     ) -> MemoryReader:
         """Reads a round's result. ``bar`` is not moved: the arrays are there at once."""
         with self._open():
-            found = self._rounds.find(request.name)
+            found = self._rounds.find(request.round)
             return MemoryReader(await self.transport.convert(_read, found, request, info.spec), None)
 
     async def export(self, method: str, request: Any, deadline: float | None = None) -> list[Any]:

@@ -137,7 +137,7 @@ class ModelReader:
             request.page_token, is_last = page.next_page_token, not page.next_page_token
 
     def _request(self, name: str, since: int | None) -> pb.ReadRowsRequest:
-        return pb.ReadRowsRequest(name=self._info.name, tensor=name, since=since, format=self._format)
+        return pb.ReadRowsRequest(model=self._info.name, tensor=name, since=since, format=self._format)
 
     def _key_type(self, name: str) -> np.dtype[Any]:
         return np.dtype(f"<u{key_bytes(self._info.tensors[name].num_rows)}")

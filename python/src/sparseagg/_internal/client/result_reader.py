@@ -71,7 +71,7 @@ class ResultReader:
         for name in list(stream.tensors) or [tensor.name for tensor in spec.tensors]:
             while self._next.get(name) != "":
                 yield pb.GetResultRequest(
-                    name=stream.name,
+                    round=stream.round,
                     tensor=name,
                     range=stream.range,
                     page_token=self._next.get(name),

@@ -338,8 +338,9 @@ def naming_round(name: str) -> Iterator[None]:
     try:
         yield
     except FailedPreconditionError as error:
-        if error.reason != "WRONG_ROUND_STATE":
+        state = error.metadata.get("state", "")
+        if error.reason != "WRONG_ROUND_STATE" or not state.isalpha():
             raise
-        closed = RoundClosedError(f"{name}: {error}", error.metadata["state"].lower())
+        closed = RoundClosedError(f"{name}: {error}", state.lower())
         closed.reason, closed.metadata = error.reason, error.metadata
         raise closed from error

@@ -82,7 +82,7 @@ class RoundCalls(Handled, RoundAttributes):
             return self.info.ended
 
         with raise_if_late(deadline, lambda: f"{self.name} was {self.info.state} when last heard of"):
-            await long_poll(self._connection, "WaitRound", pb.WaitRoundRequest(name=self.name), deadline, has_ended)
+            await long_poll(self._connection, "WaitRound", pb.WaitRoundRequest(round=self.name), deadline, has_ended)
         if not self.info.ended:
             cure = "; finish() or start_merge() closes it" if self.info.state == "open" else ""
             raise DeadlineExceededError(f"{self.name} is still {self.info.state}{cure}")
@@ -131,11 +131,11 @@ class RoundCalls(Handled, RoundAttributes):
             UnimplementedError: the server is older than this method.
         """
         with naming_round(self.name):
-            return await self._call("SealRound", pb.SealRoundRequest(name=self.name), checked_deadline(timeout))
+            return await self._call("SealRound", pb.SealRoundRequest(round=self.name), checked_deadline(timeout))
 
     async def _inspect(self, tensors: Sequence[str] | None = None, timeout: Timeout = None) -> Inspection:
         """See ``sparseagg.robust.inspect``."""
-        request = pb.InspectRoundRequest(name=self.name, tensors=checked_names(tensors))
+        request = pb.InspectRoundRequest(round=self.name, tensors=checked_names(tensors))
         deadline = checked_deadline(timeout)
         pages: list[pb.InspectRoundResponse] = []
         with raise_if_late(deadline, f"the inspection of {self.name} has not ended"):
@@ -161,7 +161,7 @@ class RoundCalls(Handled, RoundAttributes):
         if not self.info.ended and self.info.spec.certificate:
             await self._wait(deadline)
         with naming_round(self.name):
-            request = pb.GetCertificateRequest(name=self.name)
+            request = pb.GetCertificateRequest(round=self.name)
             return Certificate((await self._connection.call("GetCertificate", request, 0.0, deadline)).envelope)
 
     async def _receipt(self, client_id: ClientId, submission_id: str = "") -> SubmissionReceipt:
@@ -178,10 +178,10 @@ class RoundCalls(Handled, RoundAttributes):
         if not self.info.spec.allow_export:
             raise FailedPreconditionError(f"{self.name}: the spec does not allow an export (allow_export)")
         certificate = await self.certificate(timeout)
-        result = await self._read(pb.StreamResultRequest(name=self.name), deadline)
+        result = await self._read(pb.StreamResultRequest(round=self.name), deadline)
         writer = await self._connection.transport.convert(BundleWriter, folder)
         try:
-            request = pb.ExportRoundRequest(name=self.name)
+            request = pb.ExportRoundRequest(round=self.name)
             with raise_if_late(deadline, f"the export of {self.name} has not ended"), naming_round(self.name):
                 while True:
                     page = await self._connection.call("ExportRound", request, 0.0, deadline)
@@ -233,11 +233,11 @@ def close_request(
     if client_weights is not None:
         if only is not None:
             raise InvalidArgumentError("only and client_weights exclude each other: a weight of 0 leaves a client out")
-        return pb.CloseRoundRequest(name=name, client_weights=_checked_client_weights(client_weights))
+        return pb.CloseRoundRequest(round=name, client_weights=_checked_client_weights(client_weights))
     if only is None:
-        return pb.CloseRoundRequest(name=name)
+        return pb.CloseRoundRequest(round=name)
     ids = checked_only(only)
-    return pb.CloseRoundRequest(name=name, only_client_ids=ids)
+    return pb.CloseRoundRequest(round=name, only_client_ids=ids)
 
 
 def checked_only(only: Any) -> dict[str, None]:
@@ -303,7 +303,7 @@ def result_request(
     """Returns the request of a round's result; ``InvalidArgumentError`` for no list of distinct names, or no range of
     keys.
     """
-    request = pb.StreamResultRequest(name=name, tensors=checked_names(tensors), format=result_format)
+    request = pb.StreamResultRequest(round=name, tensors=checked_names(tensors), format=result_format)
     set_range(request.range, keys)
     return request
 
