@@ -132,15 +132,16 @@ def test_client_exhausted_for_good_is_not_tried_again():
     assert servicer.calls == 1
 
 
-@pytest.mark.parametrize(("delay_ms", "calls"), [(1, 4), (-1, 1), (None, 4)])
+@pytest.mark.parametrize(("delay_ms", "calls"), [(50, 4), (-1, 1), (None, 4)])
 def test_service_config_lets_any_client_of_grpc_repeat_what_may_be_repeated(delay_ms, calls):
     config = (REPOSITORY / "proto/sparseagg/v1/service_config.json").read_text(encoding="utf-8")
     servicer = Scripted(*[grpc.StatusCode.RESOURCE_EXHAUSTED] * 3, delay_ms=delay_ms)
-    options = [("grpc.service_config", config.replace('"0.5s"', '"0.001s"'))]
+    # Not faster: gRPC 1.85 loses a call now and then whose wait is a millisecond.
+    options = [("grpc.service_config", config.replace('"0.5s"', '"0.05s"'))]
     with serving(servicer) as address, grpc.insecure_channel(address, options) as channel:
         call = channel.unary_unary("/sparseagg.v1.Aggregation/GetRound", pb.GetRoundRequest.SerializeToString)
         with pytest.raises(grpc.RpcError) if calls == 1 else contextlib.nullcontext():
-            call(pb.GetRoundRequest(round="rounds/r"))
+            call(pb.GetRoundRequest(round="rounds/r"), timeout=60)
     assert servicer.calls == calls
 
 
