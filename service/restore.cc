@@ -307,7 +307,7 @@ absl::Status RestoreRounds(Store& store, Registry& registry, StreamRegistry& str
   ASSIGN_OR_RETURN(const std::vector<Store::StoredRound> rounds, store.ReadRounds());
   const auto restore = [](absl::string_view kind, const std::string& tenant, const std::string& id,
                           const std::function<absl::Status()>& restore_one) {
-    const absl::Status restored = ToStatus(restore_one);
+    absl::Status restored = ToStatus(restore_one);
     if (restored.ok()) return restored;
     return absl::Status(restored.code(), absl::StrCat("cannot restore ", kind, " '", id, "' of tenant '", tenant,
                                                       "' from the data directory: ", restored.message()));

@@ -62,6 +62,7 @@ class NameTable {
   std::vector<std::shared_ptr<T>> All() const {
     std::vector<std::shared_ptr<T>> all;
     MutexLock lock(&mu_);
+    all.reserve(entries_.size());
     for (const auto& [name, entry] : entries_) all.push_back(entry);
     return all;
   }

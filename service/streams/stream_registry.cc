@@ -25,7 +25,8 @@ absl::StatusOr<std::shared_ptr<Stream>> StreamRegistry::Create(StreamConfig conf
 
 absl::Status StreamRegistry::Restore(std::shared_ptr<Stream> stream, const Stream::Stored& stored) {
   RETURN_IF_ERROR(stream->RestoreVersions(stored));
-  Add(stream->config().round.tenant, stream->config().round.id, stream);
+  const RoundConfig& round = stream->config().round;
+  Add(round.tenant, round.id, std::move(stream));
   return absl::OkStatus();
 }
 
