@@ -214,7 +214,8 @@ TEST_F(AnswersTest, Large_NotRead_IsCountedAndGivenUpForOthers) {
   EXPECT_GE(in_flight().reserved(), in_flight().limit() / 2);
   std::atomic<bool> is_answered = false;
   std::thread reader([&] {
-    EXPECT_THAT(client().Wait(round, absl::ZeroDuration()), IsOk());
+    // Its own answer is given up, too, if the clock is advanced before this thread has read it: then it asks again.
+    while (!client().Wait(round, absl::ZeroDuration()).ok()) continue;
     is_answered = true;
   });
   while (!is_answered) {

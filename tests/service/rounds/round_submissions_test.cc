@@ -182,8 +182,9 @@ TEST_F(RoundShareTest, Withdraw_SealedRoundOfACluster_GivesBackWhatIsBeyondItsSh
     SubmitSmall(*without, {"c"});
     ASSERT_THAT(without->Seal(), IsOk());
     expected = PartialOf(*without);
-    ASSERT_THAT(registry().Delete(kDefaultTenant, "without"), IsOk());  // whose memory the next one needs
+    ASSERT_THAT(registry().Delete(kDefaultTenant, "without"), IsOk());
   }
+  RunPendingTasks();  // which may hold that round, whose memory the next one needs
   const auto round = OpenMerged(/*num_servers=*/2);
   SubmitSmall(*round, {"c", "d"});
   EXPECT_THAT(Submit(*round, "e", {7}, {0.5}),
