@@ -21,50 +21,73 @@ namespace {
 constexpr uint64_t kNumRows = 40;
 
 using Sums = std::map<uint64_t, int64_t>;
+using Tuples = std::vector<std::pair<uint64_t, int64_t>>;  // in the order in which they were sent
 
-// What the round should be. A submission is named by client and submission id; its content is the sums of its keys.
+struct SentChunk {
+  Tuples tuples;
+  bool last = false;
+  bool operator==(const SentChunk&) const = default;
+};
+
+// What the round should be.
 class RoundModel {
  public:
-  using Name = std::pair<std::string, std::string>;
+  using Name = std::pair<std::string, std::string>;  // client id, submission id
   struct Upload {
     std::string tag;
-    uint64_t next = 0;
-    bool complete = false;
-    Sums content;
+    std::vector<SentChunk> chunks;
+    bool complete() const { return !chunks.empty() && chunks.back().last; }
   };
+  // A submission of a client that counts. `retry`: the latest upload that was committed after it with its content.
   struct Submission {
-    std::string id, tag;
-    Sums content;
+    std::string id;
+    Upload first;
+    std::string retry_id = {};
+    Upload retry = {};
   };
 
-  // Returns: whether the chunk is taken.
-  bool Put(const Name& name, const std::string& tag, uint64_t sequence, bool last, const Sums& keys) {
+  // Returns: the upload of this name and tag that the client has committed; null: none.
+  const Upload* FindCommitted(const Name& name, const std::string& tag) const {
+    const auto found = submissions.find(name.first);
+    if (found == submissions.end()) return nullptr;
+    const Submission& submission = found->second;
+    if (submission.id == name.second && submission.first.tag == tag) return &submission.first;
+    return submission.retry_id == name.second && submission.retry.tag == tag ? &submission.retry : nullptr;
+  }
+
+  // Returns: whether the chunk is taken. A repeat must be equal to the chunk that came before.
+  bool Put(const Name& name, const std::string& tag, uint64_t sequence, const SentChunk& chunk) {
+    const auto is_repeat = [&](const Upload& upload) {
+      return sequence < upload.chunks.size() && upload.chunks[sequence] == chunk;
+    };
     const auto found = uploads.find(name);
-    const auto committed = submissions.find(name.first);
-    const bool is_open = found != uploads.end() && found->second.tag == tag;
-    if (!is_open && committed != submissions.end() && committed->second.id == name.second &&
-        committed->second.tag == tag) {
-      return true;  // late chunks of what is committed
+    const bool is_there = found != uploads.end();
+    if (is_there && found->second.tag == tag) {
+      Upload& upload = found->second;
+      if (sequence != upload.chunks.size() || upload.complete()) return is_repeat(upload);
+      upload.chunks.push_back(chunk);
+      return true;
     }
-    if (!is_open && sequence != 0) return false;
-    if (!is_open) {
-      if (is_closed && committed == submissions.end()) return false;
-      uploads[name] = {tag, 0, false, {}};
-    }
-    Upload& upload = uploads[name];
-    if (sequence < upload.next) return true;
-    if (upload.complete || sequence > upload.next) return false;
-    for (const auto& [key, value] : keys) upload.content[key] += value;
-    ++upload.next;
-    upload.complete = last;
+    const Upload* const committed = FindCommitted(name, tag);
+    // Only another chunk 0 begins an upload of a committed submission again. (It may be the same content, cut elsewhere.)
+    if (committed != nullptr && is_repeat(*committed)) return true;
+    if (sequence > 0 || (is_there && committed != nullptr)) return false;
+    if (is_closed && !submissions.contains(name.first)) return false;
+    uploads[name] = {tag, {chunk}};
     return true;
   }
 
   bool is_closed = false;  // takes no submissions: sealed, or merged
   bool is_merged = false;
   std::map<Name, Upload> uploads;
-  std::map<std::string, Submission> submissions;
+  std::map<std::string, Submission> submissions;  // by client
 };
+
+Tuples TuplesOf(const RoundModel::Upload& upload) {
+  Tuples all;
+  for (const SentChunk& chunk : upload.chunks) all.insert(all.end(), chunk.tuples.begin(), chunk.tuples.end());
+  return all;
+}
 
 v1::RoundSpec Spec() {
   v1::RoundSpec spec;
@@ -102,30 +125,38 @@ absl::StatusOr<Receipt> Commit(Round& round, const RoundModel::Name& name, const
 // Commits, and checks that the answer is the model's.
 void CheckCommit(Round& round, RoundModel& model, const RoundModel::Name& name, const std::string& tag) {
   const absl::StatusOr<Receipt> receipt = Commit(round, name, tag);
-  const auto upload = model.uploads.find(name);
-  const auto committed = model.submissions.find(name.first);
-  if (upload == model.uploads.end() || upload->second.tag != tag) {
-    const bool is_repeated =
-        committed != model.submissions.end() && committed->second.id == name.second && committed->second.tag == tag;
-    Require(!is_repeated || (receipt.ok() && receipt->duplicate), "a repeated commit is a duplicate");
-    return;
-  }
-  if (!upload->second.complete) {
+  const auto found = model.uploads.find(name);
+  const bool is_there = found != model.uploads.end() && found->second.tag == tag;
+  if (!is_there || !found->second.complete()) {
+    if (model.FindCommitted(name, tag) != nullptr) {
+      Require(receipt.ok() && receipt->duplicate, "a repeated commit is a duplicate", receipt.status().ToString());
+      if (is_there) model.uploads.erase(found);
+      return;
+    }
+    Require(!receipt.ok(), "there is nothing to commit");
+    if (!is_there) return;
     Require(absl::IsFailedPrecondition(receipt.status()), "the last chunk is missing", receipt.status().ToString());
     return;
   }
-  const Sums content = upload->second.content;
-  model.uploads.erase(upload);
-  if (committed != model.submissions.end()) {
-    // Only the same content is the same submission. (Contents of equal sums may still differ as lists of keys.)
-    if (receipt.ok()) Require(receipt->duplicate && committed->second.content == content, "the same content");
-    if (!receipt.ok()) Require(absl::IsAlreadyExists(receipt.status()), "other content", receipt.status().ToString());
+  const RoundModel::Upload upload = found->second;
+  model.uploads.erase(found);
+  if (const auto committed = model.submissions.find(name.first); committed != model.submissions.end()) {
+    RoundModel::Submission& submission = committed->second;
+    if (TuplesOf(upload) != TuplesOf(submission.first)) {
+      Require(absl::IsAlreadyExists(receipt.status()), "other content", receipt.status().ToString());
+      return;
+    }
+    Require(receipt.ok() && receipt->duplicate, "the same content", receipt.status().ToString());
+    submission.retry_id = name.second;
+    submission.retry = upload;
+    // The round has room for the hashes of as many chunks as the first upload has.
+    if (upload.chunks.size() > submission.first.chunks.size()) submission.retry.chunks.clear();
     return;
   }
   Require(receipt.ok() == !model.is_closed, "an open round takes a complete upload", receipt.status().ToString());
   if (receipt.ok()) {
     Require(!receipt->duplicate, "the first of its client");
-    model.submissions[name.first] = {name.second, tag, content};
+    model.submissions[name.first] = {name.second, upload};
   }
 }
 
@@ -134,29 +165,29 @@ void CheckPut(Round& round, RoundModel& model, FuzzedDataProvider& input, const 
               const std::string& tag) {
   std::vector<uint32_t> keys(input.ConsumeIntegralInRange(0, 5));
   std::vector<int64_t> values(keys.size());
-  Sums sums;
+  SentChunk sent;
   for (size_t i = 0; i < keys.size(); ++i) {
     keys[i] = input.ConsumeIntegralInRange<uint32_t>(0, kNumRows - 1);
     values[i] = input.ConsumeIntegral<int16_t>();
-    sums[keys[i]] += values[i];
+    sent.tuples.emplace_back(keys[i], values[i]);
   }
   Chunk chunk;
   chunk.sequence = input.ConsumeIntegralInRange<uint64_t>(0, 3);
-  chunk.last = input.ConsumeBool();
+  chunk.last = sent.last = input.ConsumeBool();
   ChunkSlice slice;
   slice.tensor = "v";
   slice.view.keys = AsBytes(keys);
   slice.view.values = AsBytes(values);
   chunk.slices.push_back(slice);
   const absl::StatusOr<UploadProgress> progress = round.intake().PutChunk(name.first, name.second, chunk, tag);
-  const bool is_taken = model.Put(name, tag, chunk.sequence, chunk.last, sums);
+  const bool is_taken = model.Put(name, tag, chunk.sequence, sent);
   Require(progress.ok() == is_taken, "the model takes the chunk, too", progress.status().ToString());
 }
 
 void CheckResult(const Round& round, const RoundModel& model) {
   Sums expected;
   for (const auto& [client, submission] : model.submissions) {
-    for (const auto& [key, value] : submission.content) expected[key] += value;
+    for (const auto& [key, value] : TuplesOf(submission.first)) expected[key] += value;
   }
   const absl::StatusOr<Results> results = round.GetResults();
   Require(results.ok(), "the round is done", results.status().ToString());
