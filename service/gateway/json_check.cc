@@ -162,7 +162,7 @@ class JsonChecker {
   absl::Status FieldValue(const FieldDescriptor& field) {
     const Kind kind = KindOf(field);
     if (Next() == 'n' && TakeWord("null")) return CountValue();
-    if (takes_numbers_ && json_[at_] == '[' && IsInBulkBody(&field)) {
+    if (takes_numbers_ && Next() == '[' && IsInBulkBody(&field)) {
       return Numbers(field.number() == v1::TensorSlice::kKeysFieldNumber ? &lists_.keys : &lists_.values);
     }
     if (!field.is_repeated()) return Value(field, kind);

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -224,6 +225,19 @@ TEST(Json, WhatIsNotJson_IsRefused) {
     EXPECT_THAT(CreateError(json), HasSubstr("not the JSON of a CreateRoundRequest: ")) << json;
   }
   EXPECT_FALSE(JsonToMessage(v1::CreateRoundRequest::descriptor(), absl::string_view("{}\0", 3)).ok());
+}
+
+// In a buffer without a byte behind it, so that a sanitizer sees what is read there.
+TEST(Json, BodyCutAnywhere_IsRefused) {
+  const std::string body =
+      R"({"clientId":"a","slices":[{"tensor":"w","keys":[1,22],"values":[-0.5,1e3],"valueEncoding":"float32"}],"last":true})";
+  const auto parse = [](const std::vector<char>& text) {
+    return JsonToMessage(v1::UpdateChunk::descriptor(), {text.data(), text.size()}, /*takes_numbers=*/true);
+  };
+  EXPECT_TRUE(parse({body.begin(), body.end()}).ok());
+  for (size_t size = 0; size < body.size(); ++size) {
+    EXPECT_FALSE(parse({body.begin(), body.begin() + size}).ok()) << body.substr(0, size);
+  }
 }
 
 TEST(Json, EveryWayToWriteAValue_IsTaken) {
