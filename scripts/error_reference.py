@@ -1,7 +1,7 @@
 """The texts of the server's errors, read from its sources, for docs/reference/errors.md.
 
 The page has groups of errors with their cause and cure. A line `<!-- errors: SELECTOR, SELECTOR … -->` stands for the
-texts of a group; a selector is `CODE PATH`, with `*` in either, as in `NOT_FOUND service/*`. A text belongs to the
+texts of a group; a selector is `CODE PATH PATH …`, with `*` in each, as in `NOT_FOUND service/*`. A text belongs to the
 first group that selects it. Only calls that make an error from a text are read: `absl::…Error(` and the helpers of
 _HELPERS.
 """
@@ -88,7 +88,7 @@ def with_texts(page: str) -> str:
     groups: list[dict[str, list[str]]] = [{} for _ in selectors]
     for path, code, text in _error_texts():
         for group, wanted in zip(groups, selectors):
-            if any(fnmatch.fnmatchcase(f"{code} {path}", " ".join(each)) for each in wanted):
+            if any(_selects(code, path, *each) for each in wanted):
                 group.setdefault(code, []).append(f"- `` {text} ``" if "`" in text else f"- `{text}`")
                 break
         else:
@@ -96,6 +96,10 @@ def with_texts(page: str) -> str:
     if {} in groups:
         raise ValueError(f"docs/reference/errors.md: selects no error: {selectors[groups.index({})]}")
     return _MARKER.sub(lambda _: "\n".join(itertools.starmap(_listed, groups.pop(0).items())), page)
+
+
+def _selects(code: str, path: str, wanted_code: str, *wanted_paths: str) -> bool:
+    return fnmatch.fnmatchcase(code, wanted_code) and any(fnmatch.fnmatchcase(path, each) for each in wanted_paths)
 
 
 def _listed(code: str, texts: list[str]) -> str:
