@@ -1,4 +1,4 @@
-// The keys of the store. docs/durability.md shows the layout.
+// The keys of the store. The values are records of records.proto.
 #ifndef SPARSEAGG_SERVICE_STORE_KEYS_H_
 #define SPARSEAGG_SERVICE_STORE_KEYS_H_
 
@@ -9,18 +9,18 @@
 
 namespace sparseagg::service::keys {
 
-// What follows the number of a round in a key. In this order, so that one range holds all of a round but its record and
-// state, and another one all of its chunks.
+// What follows the number of a round in a key, and what follows the kind. In this order, so that one range holds all of
+// a round but its record and state, and another one all of its chunks. Streams and models are numbered as rounds are.
 enum class Kind : char {
   kRound = 0,
   kState = 1,
-  kSubmission = 2,
-  kUpload = 3,
-  kChunk = 4,
+  kSubmission = 2,  // client id
+  kUpload = 3,      // upload
+  kChunk = 4,       // upload, chunk: the UpdateChunk as sent; or kReferenceMark and a ChunkReference
   kSynced = 5,
-  kWithdrawn = 6,
-  kCut = 7,
-  kModelVersion = 8,
+  kWithdrawn = 6,     // upload: the leaf of a withdrawn submission, of a round with a certificate
+  kCut = 7,           // version of a stream
+  kModelVersion = 8,  // version of a model
   kEnd = 9
 };
 
