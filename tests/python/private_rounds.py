@@ -1,4 +1,4 @@
-"""Specs and updates of rounds with privacy, and their noise, computed by docs/privacy.md."""
+"""Specs and updates of rounds with privacy; ``noise_of`` and ``check_noise`` define their noise byte by byte."""
 
 from __future__ import annotations
 
@@ -43,11 +43,15 @@ def noise_of(
     rows: dict[str, tuple[list[int], int]],
     names: tuple[str, str] = ("", ""),
 ) -> dict[str, list[list[int]]]:
-    """Computes the noise of a round's values again, by docs/privacy.md alone.
+    """Computes the noise of a round's values again, independently of the engine.
+
+    Numbers are uint64, little-endian; a text is its number of bytes, then itself in UTF-8. A stored round without a
+    release id has the label "sparseagg round noise 1" and no release id.
 
     Args:
         release_id: of the result.
-        submissions: by client id and tensor in the spec's order: ascending keys, and the terms of their rows.
+        submissions: by client id and tensor in the spec's order: ascending keys, and the terms of their rows;
+            where keys are selected, a row ends with its score.
         specs: of each tensor, what the digest of the spec is made of.
         sigma: of the lattice.
         rows: of each tensor, the keys of the result, and the number of columns.

@@ -104,7 +104,7 @@ TEST(Sha256, Abc_IsFips180) {
   EXPECT_EQ(Hex(hash.Finish().data(), 32), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-// Computed by Python's hmac, by the derivation in docs/privacy.md.
+// Computed by Python's hmac, by the derivation in tests/python/private_rounds.py.
 TEST(RoundKey, IsHkdfOfItsInputs_AndOfOldRoundsWithoutARelease) {
   NoiseSource source{std::string(32, 'k'), "tenant", "round", std::string(16, 'i')};
   EXPECT_EQ(Hex(DeriveRoundKey(source, KeyOf(1), KeyOf(2)).data(), 32),

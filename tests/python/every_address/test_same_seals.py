@@ -120,7 +120,7 @@ def test_ops_without_weights_are_refused_by_name(any_client):
 
 
 def dense_products(spec: sa.RoundSpec, rows: list[dict[str, dict[int, list[float]]]], tensors: list[str]):
-    """The three matrices to the bit, as docs/robust.md defines them, one number at a time."""
+    """The three matrices to the bit, as host/inspect/inner_products.h defines them, one number at a time."""
     n = len(rows)
     gram, squared_distances, overlap = np.zeros((n, n)), np.zeros((n, n)), np.zeros((n, n), np.int64)
     for j in range(n):
