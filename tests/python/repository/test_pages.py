@@ -77,7 +77,6 @@ def succeeds(page: str, state: Path, *replace: str, **environment: str) -> None:
         ("tutorials/attackers", None),
         ("tutorials/heavy-hitters", None),
         ("howto/migrate", None),
-        ("howto/choose", None),
         ("howto/size", None),
         ("howto/backup", ""),
         ("howto/troubleshoot", ""),
@@ -176,7 +175,7 @@ def test_backup_under_systemd(tmp_path: Path, start_server: Callable[..., Server
 
 
 def test_every_howto_is_run_or_has_no_command() -> None:
-    run_here = {"backup", "choose", "deploy-compose", "deploy-kubernetes", "migrate", "monitor", "size", "troubleshoot"}
+    run_here = {"backup", "deploy-compose", "deploy-kubernetes", "migrate", "monitor", "size", "troubleshoot"}
     run_here |= {"upgrade"}
     with_commands = {path.stem for path in HOWTOS.glob("*.md") if "```sh" in path.read_text(encoding="utf-8")}
     assert with_commands == run_here | {"flwr-run"}  # whose app tests/integrations/flower runs
