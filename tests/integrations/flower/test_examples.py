@@ -64,5 +64,5 @@ def test_app_of_flwr_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     project = tomllib.loads((EXAMPLES / "flower_app/pyproject.toml").read_text(encoding="utf-8"))
     context = Context(1, 0, {}, RecordDict(), project["tool"]["flwr"]["app"]["config"])
     server.app(LocalGrid(client.app, 10), context)
-    page = (EXAMPLES.parent / "docs/howto/flwr-run.md").read_text(encoding="utf-8")
+    page = (EXAMPLES.parent / "docs/howto/flower.md").read_text(encoding="utf-8")
     assert f"```text\n{capsys.readouterr().out}```" in page

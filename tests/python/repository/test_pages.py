@@ -178,7 +178,7 @@ def test_every_howto_is_run_or_has_no_command() -> None:
     run_here = {"backup", "deploy-compose", "deploy-kubernetes", "migrate", "monitor", "size", "troubleshoot"}
     run_here |= {"upgrade"}
     with_commands = {path.stem for path in HOWTOS.glob("*.md") if "```sh" in path.read_text(encoding="utf-8")}
-    assert with_commands == run_here | {"flwr-run"}  # whose app tests/integrations/flower runs
+    assert with_commands == run_here | {"flower"}  # whose app tests/integrations/flower runs
     pages = [run_page.blocks_of(text_of(f"howto/{page}")) for page in run_here]
     left_out = {content.split()[0] for page in pages for _, title, content in page if title.startswith("not here")}
     assert left_out == {"chown", "kubectl", "podman", "sparseagg", "systemctl"}
