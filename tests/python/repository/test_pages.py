@@ -80,7 +80,6 @@ def succeeds(page: str, state: Path, *replace: str, **environment: str) -> None:
         ("howto/size", None),
         ("howto/backup", ""),
         ("howto/troubleshoot", ""),
-        ("howto/upgrade", ""),
     ],
 )
 def test_page_does_what_it_says(tmp_path: Path, page: str, flags: str | None) -> None:
@@ -100,12 +99,6 @@ def test_page_that_says_something_else_is_found(tmp_path: Path, page: str, text:
     path.write_text(page, encoding="utf-8")
     done = run(path, tmp_path)
     assert (done.returncode, text in done.stderr) == (1, True)
-
-
-def test_monitor(tmp_path: Path, start_server: Callable[..., ServerProcess]) -> None:
-    metrics = start_server("--metrics-address", "127.0.0.1:0").metrics_address
-    own_server = "sparseagg server --metrics-address 127.0.0.1:8002=echo listening"
-    succeeds("howto/monitor", tmp_path, own_server, f"127.0.0.1:8002={metrics}")
 
 
 @pytest.fixture
@@ -175,8 +168,7 @@ def test_backup_under_systemd(tmp_path: Path, start_server: Callable[..., Server
 
 
 def test_every_howto_is_run_or_has_no_command() -> None:
-    run_here = {"backup", "deploy-compose", "deploy-kubernetes", "migrate", "monitor", "size", "troubleshoot"}
-    run_here |= {"upgrade"}
+    run_here = {"backup", "deploy-compose", "deploy-kubernetes", "migrate", "size", "troubleshoot"}
     with_commands = {path.stem for path in HOWTOS.glob("*.md") if "```sh" in path.read_text(encoding="utf-8")}
     assert with_commands == run_here | {"flower"}  # whose app tests/integrations/flower runs
     pages = [run_page.blocks_of(text_of(f"howto/{page}")) for page in run_here]
@@ -324,13 +316,14 @@ def test_integrations_sparse_rows_go_out_and_back(integrations: dict, client: sa
     one, other = before.copy(), before.copy()
     one[[1, 4]] += 4
     other[4] -= 8
-    opened = client.create_round(integrations["sparse_spec"]("emb", before, op))
+    opened = client.create_round(sa.RoundSpec.like({"emb": before}, sparse=["emb"], op=op, weighting="by_weight"))
     for name, after, weight in (("a", one, 3), ("b", other, 1)):
         opened.submit(name, {"emb": integrations["changed_rows"](before, after)}, weight)
     expected = before.copy()
     expected[1] += 3 if op == "mean" else 4
     expected[4] += 1
-    assert integrations["apply"](before, opened.finish()["emb"]).tolist() == expected.tolist()
+    opened.finish()["emb"].add_to(before)
+    assert before.tolist() == expected.tolist()
 
 
 def test_examples_of_tensors_and_streams_run(capsys) -> None:
