@@ -96,7 +96,8 @@ def test_all_ways_to_read_give_the_rows_of_one_version(any_client, reads, monkey
     for version in range(1, 25):
         update = {name: part for name, part in random_update(rng, head).items() if name in tensors}
         made = applied(any_client, model, update, version - 1)
-        assert (made.version, model.info.version) == (version, version)
+        assert (made.version, made) == (version, model.info.versions[-1])
+        assert model.info == any_client.model(model.name).info
         oracle.add(update)
         at = int(rng.integers(max(0, version - 3), version + 1))
         arrays, hashed = oracle.versions[at]

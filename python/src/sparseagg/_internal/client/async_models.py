@@ -8,7 +8,6 @@ model_reader.py.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, SupportsFloat, SupportsIndex
@@ -143,7 +142,7 @@ class ModelAttributes:
     """What models of both clients say of themselves."""
 
     name: str
-    info: ModelInfo  # of the last refresh() or wait(); apply() and assign() change its version alone
+    info: ModelInfo  # of the last refresh(), wait(), apply() or assign()
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, version {self.info.version}{as_of(self.info.as_of)})"
@@ -333,7 +332,7 @@ class Model(Handled, ModelAttributes):
         if learning_rate is not None:
             request.learning_rate = checked_number("learning_rate must be a number, 0 or more", learning_rate)
         made = read(ModelVersion, await self._connection.call("ApplyRound", request, _SLOW_S))
-        self.info = dataclasses.replace(self.info, version=max(made.version, self.info.version))
+        await self.refresh()
         return made
 
     async def assign(self, rows: Mapping[str, Any], *, base_version: SupportsIndex) -> ModelVersion:
