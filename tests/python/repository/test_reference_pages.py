@@ -93,7 +93,7 @@ def test_reference_documents_every_flag() -> None:
     documented = [flag for row in rows for flag in re.findall(r"--[a-z-]+", row)]
     assert sorted(documented) == sorted(flags_of_server())
     named = set(re.findall(r"`(--[a-z-]+)", text_of("howto/tune")))
-    assert len(named) > 10
+    assert len(named) >= 8
     assert named - set(documented) == set()
 
 
