@@ -56,8 +56,9 @@ std::optional<absl::StatusOr<Receipt>> Round::AnswerWithoutAddLocked(const Compl
                                                                      const std::string& key, bool has_begun) {
   if (const CommittedSubmission* const found = committed_.Find(key); found != nullptr) {
     if (found->hash != upload.hash) {
-      return absl::AlreadyExistsError(absl::StrCat("client '", key, "' has committed submission '",
-                                                   found->receipt.submission_id, "' with other content"));
+      return absl::AlreadyExistsError(
+          absl::StrCat("client '", key, "' has committed submission '", found->receipt.submission_id,
+                       "' with other content; send the same bytes again, or withdraw it first"));
     }
     committed_.SetRetry(key, upload.submission_id, upload.tag, upload.content.chunk_hashes());
     Receipt receipt = found->receipt;

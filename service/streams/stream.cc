@@ -251,7 +251,8 @@ std::optional<uint64_t> Stream::LatestVersion() const {
 absl::StatusOr<Receipt> Stream::AnswerAgain(const CommittedSubmission& found, const CompleteUpload& upload) {
   if (found.hash != upload.hash) {
     return absl::AlreadyExistsError(absl::StrCat("client '", upload.client_id, "' has committed submission '",
-                                                 upload.submission_id, "' with other content"));
+                                                 upload.submission_id,
+                                                 "' with other content; send another update under another id"));
   }
   Receipt receipt = found.receipt;
   receipt.duplicate = true;

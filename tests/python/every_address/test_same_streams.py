@@ -59,7 +59,7 @@ def test_retries_are_duplicates_before_and_after_the_cut(open_stream):
     late = stream.submit("a", {"v": update(0)}, base_version=0, submission_id="x")
     assert (late.duplicate, late.stream) == (True, first.stream)
     assert stream.refresh().num_buffered == 0
-    with pytest.raises(errors.AlreadyExistsError, match="with other content"):
+    with pytest.raises(errors.AlreadyExistsError, match="with other content; send another update under another id"):
         stream.submit("a", {"v": update(1)}, base_version=0, submission_id="x")
 
 
