@@ -22,12 +22,6 @@ namespace {
 
 constexpr char kUnixPeer[] = "unix:";
 
-std::string PeerNameOf(int fd) {
-  sockaddr_storage peer{};
-  socklen_t size = sizeof(peer);
-  return getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 ? PeerName(peer) : kUnixPeer;
-}
-
 // Returns: true also for a connection that is closed.
 bool HasRoom(int fd) {
   pollfd polled{fd, POLLOUT, 0};
@@ -68,7 +62,7 @@ ConnectionTable::~ConnectionTable() {
   }
 }
 
-bool ConnectionTable::Add(int fd, std::optional<bool> tls) {
+bool ConnectionTable::Add(int fd, const std::string& peer, std::optional<bool> tls) {
   OwnedFd second(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (second.get() < 0) return false;
   const int key = second.get();
@@ -81,7 +75,6 @@ bool ConnectionTable::Add(int fd, std::optional<bool> tls) {
   const InspectedSocket socket = tls.has_value() ? InspectFrames(fd, *tls) : InspectedSocket();
   if (tls.has_value() && socket.fd < 0)
     return false;  // closing `second` removes it from the epoll: gRPC does not have the socket
-  const std::string peer = PeerNameOf(fd);
   auto& host = *by_host_.try_emplace(HostOfPeer(peer), 0).first;
   ++host.second;
   by_fd_[key] = connections_.emplace(peer, Connection{std::move(second), &host, socket});
@@ -177,7 +170,9 @@ void ConnectionTable::EndBusiest() {
 
 void ConnectionTable::Bar(int fd) {
   MutexLock lock(&mu_);
-  BarPeer(PeerNameOf(fd));
+  const auto found = std::find_if(connections_.begin(), connections_.end(),
+                                  [fd](const auto& connection) { return connection.second.socket.fd == fd; });
+  if (found != connections_.end()) BarPeer(found->first);
 }
 
 void ConnectionTable::BarPeer(const std::string& peer) {

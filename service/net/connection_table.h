@@ -69,10 +69,11 @@ class ConnectionTable {
   ConnectionTable(const ConnectionTable&) = delete;
   ConnectionTable& operator=(const ConnectionTable&) = delete;
 
-  // Adds the connection of `fd`, which stays the caller's, and begins to inspect its frames; tls: as InspectFrames,
-  // nullopt: the connection does not carry gRPC, and is not inspected. Returns: false if the process has no descriptor
-  // left.
-  bool Add(int fd, std::optional<bool> tls);
+  // Adds the connection of `fd`, which stays the caller's, and begins to inspect its frames. `peer`: as PeerName
+  // returns it while the connection is there; the system does not tell it once the peer has reset it. tls: as
+  // InspectFrames, nullopt: the connection does not carry gRPC, and is not inspected. Returns: false if the process has
+  // no descriptor left.
+  bool Add(int fd, const std::string& peer, std::optional<bool> tls);
   // Says what a connection that is not inspected waits for; nullopt: the server works for it, and it does not give way.
   // No effect if it waits for the same already, or is gone.
   void SetIdleness(const std::string& peer, std::optional<Idleness> idleness);
@@ -86,7 +87,7 @@ class ConnectionTable {
   // socket, only that connection. If even that has less than kBusyStreams: the busiest connection of the host that has
   // the most streams in all.
   void EndBusiest();
-  // Bars the host of the peer of `fd`. No effect on Unix sockets.
+  // Bars the host of an inspected connection, also of one that was reset. No effect on Unix sockets.
   void Bar(int fd);
   // Asks for a connection of `host`. Returns: false if the host is barred and has had its connection of this
   // kBarInterval.

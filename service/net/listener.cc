@@ -268,7 +268,7 @@ const char* Listener::Admit(int fd, const std::string& peer) {
   if (!connections_->PassesBar(host)) return "a client of its host has sent too much";
   if (!MakeRoom(host)) return "too many connections are open";
   const std::optional<bool> inspected = inspects_ ? std::optional(tls_) : std::nullopt;
-  return connections_->Add(fd, inspected) ? nullptr : kNoFiles;
+  return connections_->Add(fd, peer, inspected) ? nullptr : kNoFiles;
 }
 
 bool Listener::MakeRoom(const std::string& host) {

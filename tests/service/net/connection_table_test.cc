@@ -34,7 +34,7 @@ class ConnectionTableTest : public ::testing::Test {
   Pair Connect() {
     std::array<int, 2> ends{};
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
-    EXPECT_TRUE(connections_.Add(ends[0], /*tls=*/false));
+    EXPECT_TRUE(connections_.Add(ends[0], peer_, /*tls=*/false));
     return {OwnedFd(ends[0]), OwnedFd(ends[1])};
   }
 
@@ -45,7 +45,7 @@ class ConnectionTableTest : public ::testing::Test {
       pair = Connect();
     } else {
       TcpPair tcp("127.0.0.1", static_cast<int>(ConnectionTable::kMinReadBytes) / 4);  // read while it fills
-      EXPECT_TRUE(connections_.Add(tcp.server.get(), /*tls=*/false));
+      EXPECT_TRUE(connections_.Add(tcp.server.get(), tcp.peer, /*tls=*/false));
       peer_ = tcp.peer;
       pair = {std::move(tcp.server), std::move(tcp.client)};
     }
@@ -108,7 +108,7 @@ TEST_F(ConnectionTableTest, TableThatIsGone_LeavesNothingForTheNextSocketOfThatN
   ASSERT_EQ(getsockopt(server.get(), SOL_SOCKET, SO_COOKIE, &socket.cookie, &size), 0);
   {
     ConnectionTable table(&clock_);
-    ASSERT_TRUE(table.Add(server.get(), /*tls=*/false));
+    ASSERT_TRUE(table.Add(server.get(), "unix:", /*tls=*/false));
   }
   EXPECT_FALSE(EndInspection(socket)) << "it went on";
 }
@@ -120,7 +120,7 @@ class HostsConnectionTableTest : public ConnectionTableTest {
     std::vector<TcpPair> pairs;
     for (int i = 0; i < count; ++i) {
       pairs.emplace_back(host);
-      EXPECT_TRUE(connections_.Add(pairs.back().server.get(), /*tls=*/false));
+      EXPECT_TRUE(connections_.Add(pairs.back().server.get(), pairs.back().peer, /*tls=*/false));
     }
     return pairs;
   }
@@ -316,6 +316,17 @@ TEST_F(HostsConnectionTableTest, BarredHost_GetsOneConnectionAnInterval) {
   EXPECT_TRUE(connections_.PassesBar(host));
   clock_.Advance(ConnectionTable::kBarTime, timer_);
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(connections_.PassesBar(host)) << i;
+}
+
+TEST_F(HostsConnectionTableTest, Bar_ConnectionThatWasReset_BarsItsHost) {
+  auto attackers = ConnectFrom("127.0.0.2", 1);
+  const linger at_once{1, 0};
+  EXPECT_EQ(setsockopt(attackers[0].client.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
+  attackers[0].client.Reset();
+  pollfd reset{attackers[0].server.get(), 0, 0};
+  ASSERT_EQ(poll(&reset, 1, -1), 1);
+  connections_.Bar(attackers[0].server.get());
+  EXPECT_FALSE(connections_.PassesBar("ipv4:127.0.0.2"));
 }
 
 TEST_F(HostsConnectionTableTest, EndWithoutStreams_EndsThoseWhoseStreamsHaveEnded) {

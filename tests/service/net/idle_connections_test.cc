@@ -27,7 +27,7 @@ class SetClock final : public Clock {
 class Connection {
  public:
   Connection(ConnectionTable* table, const char* host) : table_(*table), pair_(host) {
-    EXPECT_TRUE(table_.Add(pair_.server.get(), std::nullopt));
+    EXPECT_TRUE(table_.Add(pair_.server.get(), pair_.peer, std::nullopt));
   }
 
   void Wait(std::optional<Idleness> idleness) { table_.SetIdleness(pair_.peer, idleness); }
