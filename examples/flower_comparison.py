@@ -1,7 +1,8 @@
 """What the Flower examples share: words of clients, a ClientApp, and three strategies measured in one simulation.
 
-Strategies are Flower's own FedAvg, and SparseFedAvg with op="mean" and with op="coordinate_mean". All clients train in
-every round, so that the strategies train on the same batches.
+Strategies are Flower's own FedAvg, and SparseFedAvg with op="mean" and with op="coordinate_mean", whose models are on a
+sparseagg server: a client reads the rows of its own words, and sends them there. All clients train in every round, so
+that the strategies train on the same batches.
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+import sparseagg as sa
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
@@ -107,16 +109,27 @@ def windows(words: np.ndarray, size: int) -> torch.Tensor:
 
 def make_client_app(task: Task, known: int, folder: pathlib.Path) -> ClientApp:
     """The same app for all strategies: with Flower's own ones, the mod does nothing."""
-    app = ClientApp(mods=[sparse_mod(copies=folder / "copies")])
+
+    def rows_for(context: Context) -> dict[str, Any]:
+        words = np.load(folder / f"{context.node_config['partition-id']}.npy")
+        return dict.fromkeys(task.sparse, words)
+
+    app = ClientApp(mods=[sparse_mod(rows_for=rows_for)])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         warnings.filterwarnings("ignore", "Sparse invariant checks")  # torch's, of each sparse gradient
         torch.set_num_threads(1)
         partition, config = int(context.node_config["partition-id"]), message.content["config"]
-        model = task.make_model(known)
-        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        examples = windows(np.load(folder / f"{partition}.npy"), task.window)
+        state = message.content["arrays"].to_torch_state_dict()
+        words, traffic = np.load(folder / f"{partition}.npy"), {}
+        if len(state) > len(state := {name: each for name, each in state.items() if not name.endswith(":keys")}):
+            used, words = np.unique(words, return_inverse=True)  # the tables have the rows of its own words alone
+            read = sum(each.nbytes for each in state.values())
+            traffic = {"read": read, "sent": read + len(task.sparse) * 4 * len(used)}
+        model = task.make_model(len(state[task.sparse[0]]))
+        model.load_state_dict(state)
+        examples = windows(words, task.window)
         optimizer = torch.optim.Adagrad(model.parameters(), lr=LEARNING_RATE)
         order = np.random.default_rng([SEED, partition, config["server-round"]]).permutation(len(examples))
         for batch in np.array_split(order, max(1, len(order) // BATCH)):
@@ -124,7 +137,7 @@ def make_client_app(task: Task, known: int, folder: pathlib.Path) -> ClientApp:
             task.loss(model, examples[torch.from_numpy(batch)]).backward()
             optimizer.step()
         arrays = ArrayRecord(model.state_dict())
-        metrics = MetricRecord({"num-examples": len(examples)})
+        metrics = MetricRecord({"num-examples": len(examples), **traffic})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
     return app
@@ -135,11 +148,12 @@ class Meter:
 
     Attributes:
         seconds: of each round.
-        sent, received: bytes of each round's messages to and from all clients, as Flower counts them.
-        peak_bytes: the most resident memory of this process, above the least at the begin of a round.
+        sent, received: bytes of each round's messages to and from all clients, as Flower counts them, and of the rows
+            and keys that these read from the server and send to it.
+        peak_bytes: the most resident memory of this process and the server, above the least at the begin of a round.
     """
 
-    def __init__(self, strategy: Any, grid: Any) -> None:
+    def __init__(self, strategy: Any, grid: Any, server: int) -> None:
         self.seconds: list[float] = []
         self.sent: list[int] = []
         self.received: list[int] = []
@@ -151,22 +165,23 @@ class Meter:
         grid.push_messages = lambda messages: self._count_sent(grid, list(messages))
         grid.pull_messages = lambda message_ids: self._count_received(grid, message_ids)
         self._peak, self._least = 0, sys.maxsize
+        self._processes = "self", server
 
     def _begin(self, *args: Any) -> Any:
         self.sent.append(0)
         self.received.append(0)
         _release_memory()
-        resident = _resident_bytes("VmRSS")
+        resident = _resident_bytes("VmRSS", self._processes)
         if resident is not None:
             self._least = min(self._least, resident)
-        _reset_peak()
+        _reset_peak(self._processes)
         self.seconds.append(-time.perf_counter())
         return self._configure(*args)
 
     def _end(self, *args: Any) -> Any:
         result = self._aggregate(*args)
         self.seconds[-1] += time.perf_counter()
-        peak = _resident_bytes("VmHWM")
+        peak = _resident_bytes("VmHWM", self._processes)
         if peak is not None:
             self._peak = max(self._peak, peak)
             self.peak_bytes = self._peak - self._least
@@ -179,6 +194,10 @@ class Meter:
     def _count_received(self, grid: Any, message_ids: Any) -> Any:
         replies = list(self._pull(grid, message_ids))
         self.received[-1] += sum(map(_size, replies))
+        for reply in replies:
+            metrics = reply.content["metrics"] if reply.has_content() else {}
+            self.sent[-1] += metrics.get("read", 0)
+            self.received[-1] += metrics.get("sent", 0)
         return replies
 
 
@@ -186,15 +205,17 @@ def _size(message: Message) -> int:
     return sum(record.count_bytes() for record in message.content.values()) if message.has_content() else 0
 
 
-def _resident_bytes(field: str) -> int | None:
-    status = pathlib.Path("/proc/self/status")  # Linux only
-    found = re.search(rf"{field}:\s+(\d+) kB", status.read_text("utf-8")) if status.exists() else None
-    return int(found[1]) * 1024 if found else None
+def _resident_bytes(field: str, processes: Iterable[Any]) -> int | None:
+    files = [pathlib.Path(f"/proc/{process}/status") for process in processes]  # Linux only
+    texts = [file.read_text("utf-8") for file in files if file.exists()]
+    found = [match for text in texts if (match := re.search(rf"{field}:\s+(\d+) kB", text))]
+    return sum(int(match[1]) * 1024 for match in found) if len(found) == len(files) else None
 
 
-def _reset_peak() -> None:
-    if pathlib.Path("/proc/self/clear_refs").exists():
-        pathlib.Path("/proc/self/clear_refs").write_text("5", "utf-8")
+def _reset_peak(processes: Iterable[Any]) -> None:
+    for file in [pathlib.Path(f"/proc/{process}/clear_refs") for process in processes]:
+        if file.exists():
+            file.write_text("5", "utf-8")
 
 
 def _release_memory() -> None:
@@ -216,7 +237,11 @@ def compare(task: Task, words: Words, rounds: int) -> dict[str, Any]:
         model = task.make_model(words.known)
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-            model.load_state_dict(arrays.to_torch_state_dict())
+            state = arrays.to_torch_state_dict()
+            if not state:  # no arrays travel through Flower
+                rows = served.read(dict.fromkeys(initial, ...))
+                state = dict(zip(initial, map(torch.from_numpy, rows)))
+            model.load_state_dict(state)
             with torch.no_grad():
                 losses, of_words = task.held_out_losses(model, examples, counts)
             users = words.users[of_words.numpy()]
@@ -227,25 +252,27 @@ def compare(task: Task, words: Words, rounds: int) -> dict[str, Any]:
             }
             return MetricRecord({name: float(losses.numpy()[mask].mean()) for name, mask in groups.items()})
 
+        torch.manual_seed(SEED)
+        initial = {name: tensor.numpy() for name, tensor in task.make_model(words.known).state_dict().items()}
         everyone = {"min_train_nodes": clients, "min_available_nodes": clients, "fraction_evaluate": 0.0}
-        own = {"sparse": task.sparse, **everyone}
-        strategies = {
-            "SparseFedAvg mean": SparseFedAvg(op="mean", **own),
-            "SparseFedAvg coordinate_mean": SparseFedAvg(op="coordinate_mean", **own),
-            "FedAvg": FedAvg(**everyone),  # the last one: what it leaves behind does not count as another's memory
-        }
-        # Once unmeasured, while the processes of clients start and import torch.
-        initial = ArrayRecord(task.make_model(words.known).state_dict())
-        SparseFedAvg(**own).start(grid, initial, num_rounds=1)
-        for name, strategy in strategies.items():
-            torch.manual_seed(SEED)
-            initial = ArrayRecord(task.make_model(words.known).state_dict())
-            meter = Meter(strategy, grid)
-            result = strategy.start(
-                grid, initial, num_rounds=rounds, train_config=ConfigRecord({}), evaluate_fn=evaluate
-            )
-            found[name] = _figures(meter, result)
-            del result, initial
+        with sa.Server() as server, sa.Client(server.address) as client:
+            # Once unmeasured, while the processes of clients start and import torch.
+            served = client.model("first", tensors=initial)
+            SparseFedAvg(model=served, rows_down="used", **everyone).start(grid, ArrayRecord(), num_rounds=1)
+            # FedAvg is the last one: what it leaves behind does not count as another's memory.
+            for name in ("SparseFedAvg mean", "SparseFedAvg coordinate_mean", "FedAvg"):
+                if name == "FedAvg":
+                    strategy = FedAvg(**everyone)
+                    arrays = ArrayRecord({each: Array(array) for each, array in initial.items()})
+                else:
+                    op = name.split()[1]
+                    served = client.model(op, tensors=initial)
+                    strategy = SparseFedAvg(model=served, rows_down="used", op=op, **everyone)
+                    arrays = ArrayRecord()
+                meter = Meter(strategy, grid, server.pid)
+                result = strategy.start(grid, arrays, num_rounds=rounds, evaluate_fn=evaluate)
+                found[name] = _figures(meter, result)
+                del result, arrays
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
@@ -298,14 +325,14 @@ def plot(path: pathlib.Path, title: str, found: dict[str, Any]) -> None:
         axes[1, 1].plot(numbers, figures["round_s"], **drawn)
         if figures["server_memory_mb"] is not None:
             bar = axes[1, 2].barh([name.replace(" ", "\n")], [figures["server_memory_mb"]], color=color)
-            axes[1, 2].bar_label(bar, fmt="%.0f")
+            axes[1, 2].bar_label(bar, fmt="%.0f", padding=3)
     for column, group in enumerate(titles):
         axes[0, column].set(title=titles[group], xlabel="round", ylabel="held-out loss, nats")
     axes[1, 0].set(title="Bytes both ways, all clients", xlabel="round", ylabel="MB", yscale="log")
     axes[1, 1].set(title="Time of a round", xlabel="round", ylabel="s", ylim=(0, None))
     axes[1, 2].set(title="Memory of the server in a round", xlabel="MB")
     axes[1, 2].margins(x=0.15)
-    axes[0, 0].legend(loc="lower left", fontsize="small")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(found))
     for each in axes.flat[:5]:
         each.grid(alpha=0.3)
     figure.suptitle(title)

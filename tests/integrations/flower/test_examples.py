@@ -47,7 +47,8 @@ def test_example(example: str, play: pathlib.Path) -> None:
         assert len(losses) == ROUNDS + 1
         np.testing.assert_allclose(mean["held_out_loss"][group], losses, rtol=0, atol=1e-4)
     assert each["held_out_loss"]["all"][-1] != mean["held_out_loss"]["all"][-1]
-    assert sum(mean["up_mb"]) < 0.6 * sum(stock["up_mb"])
+    for way in ("up_mb", "down_mb"):
+        assert sum(mean[way]) < 0.6 * sum(stock[way]), way
 
 
 def test_example_of_a_cluster_in_the_ray_of_the_simulation() -> None:
@@ -63,6 +64,9 @@ def test_app_of_flwr_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     client, server = (importlib.import_module(f"sparse_app.{name}_app") for name in ("client", "server"))
     project = tomllib.loads((EXAMPLES / "flower_app/pyproject.toml").read_text(encoding="utf-8"))
     context = Context(1, 0, {}, RecordDict(), project["tool"]["flwr"]["app"]["config"])
-    server.app(LocalGrid(client.app, 10), context)
+    grid = LocalGrid(client.app, 10)
+    for node in grid.contexts.values():
+        node.run_config = context.run_config
+    server.app(grid, context)
     page = (EXAMPLES.parent / "docs/howto/flower.md").read_text(encoding="utf-8")
     assert f"```text\n{capsys.readouterr().out}```" in page
