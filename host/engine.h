@@ -202,7 +202,7 @@ class Engine {
   // Returns: the devices that the engine uses, or used before they failed; of the CPU engine none.
   virtual std::vector<DeviceState> devices() const { return {}; }
   // Returns: from how many bytes of pending updates on a merge pays, whatever the base.
-  virtual uint64_t min_pending_bytes() const { return uint64_t{64} << 20; }
+  virtual uint64_t min_pending_bytes() const = 0;
   // Gives device memory that is kept for later merges back to the system. Blocks: while others use the device. An error
   // of the device is one as in any other call.
   virtual void ReleaseDeviceMemory() {}

@@ -160,6 +160,7 @@ class ThrowingEngine : public Engine {
     fail_();
     return {{5, "a device", absl::OkStatus()}};
   }
+  uint64_t min_pending_bytes() const override { return 0; }
   void ReleaseDeviceMemory() override {
     num_releases += 1;
     fail_();
