@@ -64,8 +64,8 @@ def test_submit_again_is_a_duplicate_or_refused(any_client):
         assert opened.submit("a", again, 1.0) == sa.types.Submission(opened.name, "a", "s", True, 2, 16)
     for update, weight in ((([1, 2], [1.0, 3.0]), 1.0), (([1, 3], [1.0, 2.0]), 1.0), (UPDATE, 2.0)):
         found = refusal(lambda update=update, weight=weight: opened.submit("a", update, weight))
-        text = "client 'a' has committed submission 's' with other content; send the same bytes again, or withdraw it first"
-        assert found == ("AlreadyExistsError", text)
+        way_out = "send the same bytes again, or withdraw it first"
+        assert found == ("AlreadyExistsError", f"client 'a' has committed submission 's' with other content; {way_out}")
     opened.submit("b", UPDATE, 1.0)
     assert opened.wait(PATIENCE_S).state == "done"
     assert opened.submit("a", UPDATE, 1.0).duplicate  # a retry whose first answer was lost
