@@ -69,7 +69,8 @@ class RoundModel {
       return true;
     }
     const Upload* const committed = FindCommitted(name, tag);
-    // Only another chunk 0 begins an upload of a committed submission again. (It may be the same content, cut elsewhere.)
+    // Only another chunk 0 begins an upload of a committed submission again. (It may be the same content, cut
+    // elsewhere.)
     if (committed != nullptr && is_repeat(*committed)) return true;
     if (sequence > 0 || (is_there && committed != nullptr)) return false;
     if (is_closed && !submissions.contains(name.first)) return false;
