@@ -177,6 +177,18 @@ bundle-check: bundle ## unpack that bundle elsewhere and use it, as on a machine
 	cd build/bundle-check && env -i ./check.sh --quick --half both --within 500 --only device,bench,serve,peers,sanitizer --out out
 	cd build/bundle-check/out && test "$$(grep -cE '^(device|bench|serve|peers) +cpu .* ok ' check.txt)" = 4 -a "$$(ls | wc -l)" -le 8
 
+ARCHES ?= x86_64 aarch64
+
+.PHONY: release release-of
+release: $(VENV)/.wheels ## wheels and bundles of ARCHES="x86_64 aarch64", a bill of materials and SHA256SUMS, in build/release
+	rm -rf build/release && mkdir -p build/release
+	for arch in $(ARCHES); do $(MAKE) release-of ARCH=$$arch || exit 1; done
+	$(BIN)/python scripts/sbom.py build/release/sparseagg.cdx.json
+	cd build/release && sha256sum -- * >SHA256SUMS
+
+release-of: wheels bundle
+	cp $(WHEEL) $(WHEELS)/*.whl build/$(BUNDLE)/$(BUNDLE_NAME)-cpu.tar.xz build/release
+
 $(foreach bundle,gpu cpu check,build/$(bundle)-bundle/build.ninja): build/%/build.ninja: \
   CMakePresets.json build/static-libs/.done-4 | deps-build deps-test
 	cmake --preset $*
@@ -351,6 +363,7 @@ lint-modules: deps-lint deps-build $(VENV)/.lint
 	$(PYTHON) scripts/check_modules.py
 	python/generate.sh --check
 	$(BIN)/buf lint
+	$(BIN)/buf breaking --against proto/released.binpb
 
 lint-python: $(VENV)/.lint
 	$(BIN)/ruff check $(PYTHON_DIRS)

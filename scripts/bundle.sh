@@ -21,14 +21,9 @@ mkdir -p "$folder/python" "$folder/licences"
 cp "$wheel" "$folder/python/"
 
 # What was linked in comes with its licence.
-packages=(libabsl-dev libbz2-dev libc-ares-dev libcli11-dev libfmt-dev libgrpc++-dev libgtest-dev libhwy-dev
-  liblz4-dev libprotobuf-dev libre2-dev librocksdb-dev libsnappy-dev libsodium-dev libspdlog-dev libssl-dev libstdc++6
-  libtbb-dev libboost-dev libtomlplusplus-dev libxxhash-dev libzstd-dev zlib1g-dev)
-for package in "${packages[@]}"; do
-  if [[ -f /usr/share/doc/$package/copyright ]]; then
-    cp "/usr/share/doc/$package/copyright" "$folder/licences/$package"
-  fi
-done
+while IFS= read -r package; do
+  cp "/usr/share/doc/$package/copyright" "$folder/licences/$package"
+done <scripts/linked_packages.txt
 
 allowed='^(ld-linux-[a-z0-9-]+|libc|libm|libpthread|libdl|librt)\.so'
 status=0

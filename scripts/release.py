@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the version, or writes another one to every place that has it: docs/release.md says when.
+"""Prints the version, or writes another one to every place that has it, and the proto: docs/release.md says when.
 
     scripts/release.py [X.Y.Z]
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -56,6 +57,9 @@ def write(version: str) -> None:
         text = (REPOSITORY / name).read_text(encoding="utf-8")
         text = re.sub(pattern, lambda match: match.group().replace(before, version), text, flags=re.MULTILINE)
         (REPOSITORY / name).write_text(text, encoding="utf-8")
+    # From now on `make lint-modules` refuses what clients of this version would not understand.
+    buf = [REPOSITORY / ".venv/bin/buf", "build", "--exclude-source-info", "--output", "proto/released.binpb"]
+    subprocess.run(buf, cwd=REPOSITORY, check=True)
 
 
 if __name__ == "__main__":

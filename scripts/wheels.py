@@ -43,12 +43,7 @@ PROGRAMS = {
 }
 # What was linked in comes with its licence, from these Debian packages; CUDA's from the toolkit.
 CUDA_LICENCES = ("libabsl-dev", "libhwy-dev", "libsodium-dev", "libstdc++6", "libtbb-dev", "libxxhash-dev")
-LICENCES = (
-    *("libabsl-dev", "libc-ares-dev", "libcli11-dev", "libfmt-dev", "libgrpc++-dev", "libhwy-dev", "libprotobuf-dev"),
-    *("libre2-dev", "libsodium-dev", "libspdlog-dev", "libssl-dev", "libstdc++6", "libtbb-dev", "libtomlplusplus-dev"),
-    *("libxxhash-dev", "zlib1g-dev", "librocksdb-dev", "libsnappy-dev", "liblz4-dev", "libzstd-dev", "libbz2-dev"),
-    "libboost-dev",
-)
+LICENCES = (REPOSITORY / "scripts" / "linked_packages.txt").read_text(encoding="utf-8").split()
 
 
 def fail(text: str) -> None:

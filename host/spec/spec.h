@@ -60,8 +60,8 @@ enum class Layout : uint8_t { kSparse, kDense };
 enum class ResultLayout : uint8_t { kSparse, kDense, kAuto };
 
 enum class Numerics : uint8_t {
-  kCanonical,   // float64 left fold in order of client id
-  kBinned = 2,  // BinnedSum, in any order; for sums and means of floats. 1 was another one
+  kCanonical,  // float64 left fold in order of client id
+  kBinned,     // BinnedSum, in any order; for sums and means of floats
 };
 
 // What happens to NaN and ±Inf in an update.

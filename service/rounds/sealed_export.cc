@@ -94,7 +94,7 @@ absl::Status SealedReader::ReadClients(const SubmissionTable::Map& all, uint64_t
        it != all.end() && clients.size() < max_clients; ++it) {
     if (!it->second.weight.has_value()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("the weight of client '", it->first, "' is not known: an older server stored its submission"));
+          absl::StrCat("client '", it->first, "' sent a partial: the weights of its submissions are not known"));
     }
     client_bytes += sizeof(ExportedClient) + it->first.size();
     clients.push_back({it->first, *it->second.weight});

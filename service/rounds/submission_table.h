@@ -55,7 +55,7 @@ struct Receipt {
 struct ListedSubmission : Receipt {
   std::string key;  // in the round: the client id, and in a stream perhaps a position behind it
   ContentHash hash;
-  std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: an older server stored it
+  std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: a partial
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
   std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
 };
@@ -77,7 +77,7 @@ struct CommittedSubmission {
   std::string retry_id;  // the latest other submission id with the same content, and its tag
   std::string retry_tag;
   ClipOutcome clip = {};
-  std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: an older server stored it
+  std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: a partial
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
   uint64_t num_submissions = 1;                        // that count; more than 1 in a partial
   std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate

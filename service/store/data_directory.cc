@@ -40,8 +40,8 @@ absl::Status MakeNormalDirectory(const fs::path& path) {
   return SyncPath(parent.empty() ? "." : parent.string());
 }
 
-// Returns: the version that the directory's FORMAT says. Errors: FAILED_PRECONDITION: this server does not know it.
-absl::StatusOr<int> ReadFormat(const std::string& directory) {
+// Errors: FAILED_PRECONDITION: the directory's FORMAT does not say kDataFormat.
+absl::Status CheckFormat(const std::string& directory) {
   const std::string path = directory + "/FORMAT";
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   absl::string_view found = absl::StripSuffix(text, "\n");
@@ -51,10 +51,10 @@ absl::StatusOr<int> ReadFormat(const std::string& directory) {
     return absl::FailedPreconditionError(
         absl::StrCat(quoted, ", expected '", kFormatPrefix, kDataFormat, "': this is no data directory of sparseagg"));
   }
-  if (version >= 1 && version <= kDataFormat) return version;
+  if (version == kDataFormat) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(quoted, ", expected format ", kDataFormat,
-                   version > kDataFormat ? ": a newer server has written it; use that version" : " or an older one"));
+                   version > kDataFormat ? ": a newer server has written it; use that version" : ""));
 }
 
 bool IsOurs(absl::string_view name) {
@@ -116,15 +116,8 @@ absl::StatusOr<std::unique_ptr<DataDirectory>> DataDirectory::Open(const std::st
   auto directory = std::unique_ptr<DataDirectory>(new DataDirectory(path, lock));
   ASSIGN_OR_RETURN(const bool has_format, HasFormat(path));
   if (!has_format) RETURN_IF_ERROR(WriteFormat(path));
-  ASSIGN_OR_RETURN(directory->format_, ReadFormat(path));
+  RETURN_IF_ERROR(CheckFormat(path));
   return directory;
-}
-
-absl::Status DataDirectory::Upgrade() {
-  if (format_ == kDataFormat) return absl::OkStatus();
-  RETURN_IF_ERROR(WriteFormat(path_));
-  format_ = kDataFormat;
-  return absl::OkStatus();
 }
 
 DataDirectory::~DataDirectory() { close(lock_); }

@@ -11,11 +11,8 @@
 
 namespace sparseagg::service {
 
-// The version of the layout that docs/durability.md describes, which this server writes. It reads versions 1 and 2,
-// too.
-inline constexpr int kDataFormat = 4;
-// The first format with the file SYNCED.
-inline constexpr int kSyncedFormat = 3;
+// The version of the layout that docs/durability.md describes: the only one that this server reads and writes.
+inline constexpr int kDataFormat = 1;
 
 // Bytes of disk space.
 struct DiskSpace {
@@ -39,7 +36,7 @@ absl::Status WithoutPath(const absl::Status& status, const std::string& director
 
 // A directory that this process may use alone, until the object is destroyed:
 //
-//   FORMAT   one line, "sparseagg data, format 4"
+//   FORMAT   one line, "sparseagg data, format 1"
 //   SYNCED   one line, how much of the database's log is on the disk
 //   LOCK     locked (flock) by the server that uses the directory
 //   db/      the files of RocksDB
@@ -47,7 +44,7 @@ absl::Status WithoutPath(const absl::Status& status, const std::string& director
 class DataDirectory {
  public:
   // Makes the directory, if it is missing or empty, and locks it.
-  // Errors, which name path, what was found and what was expected: FAILED_PRECONDITION: the directory has a newer
+  // Errors, which name path, what was found and what was expected: FAILED_PRECONDITION: the directory has another
   // format, or files that are not the server's. UNAVAILABLE: another server uses it. Otherwise of the file system.
   static absl::StatusOr<std::unique_ptr<DataDirectory>> Open(const std::string& path);
   ~DataDirectory();
@@ -55,10 +52,6 @@ class DataDirectory {
   DataDirectory& operator=(const DataDirectory&) = delete;
 
   const std::string& path() const { return path_; }
-  // The version of the layout that the directory has.
-  int format() const { return format_; }
-  // Makes the directory one of kDataFormat. Requires: it has all that kDataFormat asks for. Errors: of the file system.
-  absl::Status Upgrade();
   std::string db_path() const { return path_ + "/db"; }
   std::string chunks_path() const { return path_ + "/chunks"; }
   std::string synced_path() const { return path_ + "/SYNCED"; }
@@ -68,7 +61,6 @@ class DataDirectory {
 
   const std::string path_;
   const int lock_;  // descriptor
-  int format_ = kDataFormat;
 };
 
 }  // namespace sparseagg::service

@@ -84,7 +84,7 @@ struct SubmissionRecord {
   uint64_t num_tuples = 0;
   uint64_t num_bytes = 0;
   ContentHash hash;
-  std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt in older records
+  std::optional<double> weight = std::nullopt;         // as sent, 1 if none was; nullopt: a partial
   std::optional<double> client_weight = std::nullopt;  // its factor, if the round was closed with factors
   uint64_t num_submissions = 1;                        // that count; more than 1 in a partial
   std::string leaf = {};  // NOLINT(readability-redundant-member-init): of a round with a certificate
@@ -198,7 +198,7 @@ struct TaskStateRecord {
   std::vector<LeaseHolder> leases;
   uint32_t attempts = 0;
   absl::Time lease_expire_time = absl::InfinitePast();       // of the latest lease
-  absl::Duration lease_duration = absl::InfiniteDuration();  // from its grant or extension; infinite: not recorded
+  absl::Duration lease_duration = absl::InfiniteDuration();  // from its grant or extension; infinite: there was none
   std::string reason;                          // kFailed, kCancelled: why; kOpen: of the latest failed attempt
   std::string submission_id;                   // kCompleted
   std::string result;                          // kCompleted

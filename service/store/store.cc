@@ -43,9 +43,9 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   ASSIGN_OR_RETURN(const DatabaseCheck check, Database::Check(directory->db_path(), synced));
   const bool syncs = options.durability == Durability::kSync;
   ASSIGN_OR_RETURN(std::unique_ptr<ChunkFiles> files, ChunkFiles::Open(directory->chunks_path(), syncs));
-  // A database that has no write yet comes before the first chunk. Earlier formats have no SYNCED.
+  // A database that has no write yet comes before the first chunk.
   const bool lacks_database = check.num_writes == 0 && !files->Rounds().empty();
-  const bool lacks_synced = check.num_writes > 0 && directory->format() >= kSyncedFormat;
+  const bool lacks_synced = check.num_writes > 0;
   if (!synced.has_value() && (lacks_database || lacks_synced)) {
     return absl::DataLossError(absl::StrCat("the data directory ", directory->path(), " has data but no '",
                                             lacks_database ? "db" : "SYNCED",
@@ -55,7 +55,6 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
                    Database::Open(directory->db_path(), check, options.memory_limit_bytes));
   ASSIGN_OR_RETURN(std::unique_ptr<SyncedFile> synced_file, SyncedFile::Open(directory->synced_path()));
   synced_file->Write(database->opened_at());
-  RETURN_IF_ERROR(directory->Upgrade());
   auto store = std::unique_ptr<Store>(
       new Store(options, std::move(directory), std::move(database), std::move(files), std::move(synced_file)));
   RETURN_IF_ERROR(store->ReadSeen());

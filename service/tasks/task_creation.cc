@@ -183,9 +183,7 @@ absl::Status TaskRegistry::Restore() {
     const Moment now = services_.clock.Now();
     state.end_time = std::min(state.end_time, now.wall);
     if (state.lease_expire_time != absl::InfinitePast()) {
-      const bool is_recorded = state.lease_duration != absl::InfiniteDuration();
-      const absl::Duration length = is_recorded ? state.lease_duration : services_.limits.max_lease;
-      state.lease_expire_time = std::min(state.lease_expire_time, now.wall + length);
+      state.lease_expire_time = std::min(state.lease_expire_time, now.wall + state.lease_duration);
       task.lease_end = now.monotonic + (state.lease_expire_time - now.wall);
     }
     next_number_ = number + 1;

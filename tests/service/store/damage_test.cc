@@ -403,15 +403,5 @@ TEST_F(DamageTest, DatabaseWithoutItsBegin_IsRefused) {
   EXPECT_EQ(Content(), content_);
 }
 
-TEST_F(DamageTest, DirectoryOfTheFormatBefore_IsTaken) {
-  MakeContent();
-  Kill();
-  Write(options_.data_dir + "/FORMAT", "sparseagg data, format 2\n");
-  fs::remove(options_.data_dir + "/SYNCED");
-  ASSERT_THAT(Start(), IsOk());
-  EXPECT_EQ(Content(), content_);
-  EXPECT_EQ(Bytes(options_.data_dir + "/FORMAT"), "sparseagg data, format 4\n");
-}
-
 }  // namespace
 }  // namespace sparseagg::service

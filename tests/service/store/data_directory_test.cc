@@ -45,7 +45,7 @@ TEST(DataDirectoryTest, Open_MissingDirectory_IsMadeWithItsFormat) {
   const auto directory = DataDirectory::Open(path);
   ASSERT_THAT(directory, IsOk());
   EXPECT_EQ((*directory)->db_path(), path + "/db");
-  EXPECT_EQ(Text(path + "/FORMAT"), "sparseagg data, format 4\n");
+  EXPECT_EQ(Text(path + "/FORMAT"), "sparseagg data, format 1\n");
 }
 
 TEST(DataDirectoryTest, Open_AfterAnEndBetweenItsSteps_GoesOn) {
@@ -54,32 +54,22 @@ TEST(DataDirectoryTest, Open_AfterAnEndBetweenItsSteps_GoesOn) {
   WriteFile(folder / "LOCK", "");
   std::filesystem::create_directory(folder / "lost+found");
   EXPECT_THAT(DataDirectory::Open(folder.path()), IsOk());
-  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 4\n");
+  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 1\n");
   EXPECT_THAT(DataDirectory::Open(folder.path()), IsOk());
 }
 
-TEST(DataDirectoryTest, Open_NewerFormat_IsRefused) {
+TEST(DataDirectoryTest, Open_AnotherFormat_IsRefused) {
   const TemporaryDirectory folder;
-  WriteFile(folder / "FORMAT", "sparseagg data, format 5\n");
-  EXPECT_THAT(DataDirectory::Open(folder.path()),
-              Fails(Code::kFailedPrecondition, AllOf(HasSubstr(folder / "FORMAT"), HasSubstr("format 5'"),
-                                                     HasSubstr("expected format 4"), HasSubstr("newer"))));
-  EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 5\n");
-}
-
-TEST(DataDirectoryTest, Upgrade_OlderFormat_BecomesThisOne) {
-  const TemporaryDirectory folder;
-  for (const int format : {1, 2, 3}) {
-    WriteFile(folder / "FORMAT", absl::StrCat("sparseagg data, format ", format, "\n"));
-    const auto directory = DataDirectory::Open(folder.path());
-    ASSERT_THAT(directory, IsOk());
-    EXPECT_EQ((*directory)->format(), format);
-    EXPECT_EQ(Text(folder / "FORMAT"), absl::StrCat("sparseagg data, format ", format, "\n"));
-    EXPECT_THAT((*directory)->Upgrade(), IsOk());
-    EXPECT_EQ(Text(folder / "FORMAT"), "sparseagg data, format 4\n");
+  for (const char* format : {"0", "2"}) {
+    const std::string text = absl::StrCat("sparseagg data, format ", format, "\n");
+    WriteFile(folder / "FORMAT", text);
+    const absl::Status status = DataDirectory::Open(folder.path()).status();
+    EXPECT_THAT(status, Fails(Code::kFailedPrecondition,
+                              AllOf(HasSubstr(folder / "FORMAT"), HasSubstr(absl::StrCat("format ", format, "'")),
+                                    HasSubstr("expected format 1"))));
+    EXPECT_EQ(absl::StrContains(status.message(), "a newer server has written it"), format[0] == '2') << status;
+    EXPECT_EQ(Text(folder / "FORMAT"), text);
   }
-  WriteFile(folder / "FORMAT", "sparseagg data, format 0\n");
-  EXPECT_THAT(DataDirectory::Open(folder.path()), HasCode(Code::kFailedPrecondition));
 }
 
 TEST(DataDirectoryTest, Open_OtherTextInFormat_IsRefused) {
