@@ -72,7 +72,7 @@ Released& Released::OfProcess() {
   return released;
 }
 
-void Released::Take(std::vector<PyObject*>&& objects) {
+void Released::Take(absl::Span<PyObject* const> objects) {
   std::lock_guard lock(mu_);
   objects_.insert(objects_.end(), objects.begin(), objects.end());
 }
@@ -89,16 +89,16 @@ void Released::Drop() {
   });
 }
 
-std::shared_ptr<const void> OwnReferences(std::vector<PyObject*>&& references) {
+std::shared_ptr<const void> OwnReferences(References&& references) {
   class Holder {
    public:
-    explicit Holder(std::vector<PyObject*>&& objects) : objects_(std::move(objects)) {}
+    explicit Holder(References&& objects) : objects_(std::move(objects)) {}
     Holder(const Holder&) = delete;
     Holder& operator=(const Holder&) = delete;
-    ~Holder() { Released::OfProcess().Take(std::move(objects_)); }
+    ~Holder() { Released::OfProcess().Take(objects_); }
 
    private:
-    std::vector<PyObject*> objects_;
+    References objects_;
   };
   if (references.empty()) return nullptr;
   return std::make_shared<const Holder>(std::move(references));
@@ -130,21 +130,23 @@ class InputReader::Builder {
     const auto by_index = [](const InputTensor& a, const InputTensor& b) { return a.tensor < b.tensor; };
     auto& tensors = submission.tensors;
     if (!std::is_sorted(tensors.begin(), tensors.end(), by_index)) std::sort(tensors.begin(), tensors.end(), by_index);
-    submission.owner = OwnReferences(std::exchange(references_, {}));
-    submission.key_owner = OwnReferences(std::exchange(key_references_, {}));
+    submission.owner = OwnReferences(std::move(references_));
+    submission.key_owner = OwnReferences(std::move(key_references_));
+    references_.clear();
+    key_references_.clear();
     return std::move(submission);
   }
 
   Submission submission;
 
  private:
-  static void Hold(PyObject* object, std::vector<PyObject*>& references) {
+  static void Hold(PyObject* object, References& references) {
     Py_INCREF(object);
     references.push_back(object);
   }
 
-  std::vector<PyObject*> references_;
-  std::vector<PyObject*> key_references_;
+  References references_;
+  References key_references_;
 };
 
 InputReader::InputReader(absl::Span<const TensorSpec> tensors)

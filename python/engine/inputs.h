@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/spec/spec.h"
@@ -21,7 +22,7 @@ class Released {
  public:
   static Released& OfProcess();
   // Takes references over. Needs no GIL.
-  void Take(std::vector<PyObject*>&& objects);
+  void Take(absl::Span<PyObject* const> objects);
   // Drops all references, which may run any Python code. Requires: the GIL.
   void Drop();
 
@@ -49,9 +50,12 @@ class LentBytes {
   Py_buffer view_;
 };
 
+// References to the arrays of an update, mostly one or two.
+using References = absl::InlinedVector<PyObject*, 2>;
+
 // Returns: the owner of these references, new ones of the caller's, which Released takes over on whatever thread the
 // owner goes. Null without references.
-std::shared_ptr<const void> OwnReferences(std::vector<PyObject*>&& references);
+std::shared_ptr<const void> OwnReferences(References&& references);
 
 // Returns: the tuples of two DeviceArrays, either of which may be None: without keys they are 0, 1, …. Borrows both.
 // Errors: TypeError: they are not in the form in which the engine reads updates of `spec`.

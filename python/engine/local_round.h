@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -43,7 +44,9 @@ struct Submission {
   // Of a submission that a server has counted: its weight in each tensor, as the server used it. Replaces `weight`, and
   // the check that a weight has an effect, which is for callers. Empty: `weight` counts.
   std::vector<double> tensor_weights;
-  std::vector<InputTensor> tensors;  // ascending by index; a missing tensor gets an empty update
+  // Ascending by index; a missing tensor gets an empty update. Inlined, as a round of many small updates spends much of
+  // its time on allocations.
+  absl::InlinedVector<InputTensor, 1> tensors;
   // Keep the caller's arrays alive; released on any thread, without the GIL. `owner` keeps the values, until the engine
   // no longer needs them. `key_owner` keeps the other keys, until the round has added its copy of them.
   std::shared_ptr<const void> owner;
