@@ -58,7 +58,7 @@ def write(version: str) -> None:
         text = re.sub(pattern, lambda match: match.group().replace(before, version), text, flags=re.MULTILINE)
         (REPOSITORY / name).write_text(text, encoding="utf-8")
     # From now on `make lint-modules` refuses what clients of this version would not understand.
-    buf = [REPOSITORY / ".venv/bin/buf", "build", "--exclude-source-info", "--output", "proto/released.binpb"]
+    buf = [f"{REPOSITORY}/.venv/bin/buf", "build", "--exclude-source-info", "--output", "proto/released.binpb"]
     subprocess.run(buf, cwd=REPOSITORY, check=True)
 
 

@@ -169,10 +169,13 @@ void ConnectionTable::EndBusiest() {
 }
 
 void ConnectionTable::Bar(int fd) {
+  // Not by `fd`: the table may still have the connection whose number it was before.
+  const uint64_t cookie = SocketCookie(fd);
   MutexLock lock(&mu_);
-  const auto found = std::find_if(connections_.begin(), connections_.end(),
-                                  [fd](const auto& connection) { return connection.second.socket.fd == fd; });
-  if (found != connections_.end()) BarPeer(found->first);
+  const auto found = std::find_if(connections_.begin(), connections_.end(), [cookie](const auto& connection) {
+    return connection.second.socket.cookie == cookie;
+  });
+  if (cookie != 0 && found != connections_.end()) BarPeer(found->first);
 }
 
 void ConnectionTable::BarPeer(const std::string& peer) {

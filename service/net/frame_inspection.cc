@@ -158,17 +158,6 @@ void TellManyStreams() {
   if (events.events.on_many_streams) events.events.on_many_streams();
 }
 
-// Returns: 0 for what is no socket.
-uint64_t CookieOf(int fd) {
-  uint64_t cookie = 0;
-  socklen_t size = sizeof(cookie);
-  if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0) return cookie;
-  // qemu-user 7.2 does not know the option. A socket's inode differs from that of the socket that had the descriptor
-  // before.
-  struct stat found;
-  return fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode) ? found.st_ino : 0;
-}
-
 // Returns: the frames of a connection without TLS; null if `fd` is none.
 std::shared_ptr<Frames> FramesOf(int fd) {
   Descriptor* const descriptor = Find(fd);
@@ -211,7 +200,7 @@ SslFrames* FramesOf(SSL* ssl) {
   if (SSL_set_ex_data(ssl, SslIndex(), made.get()) != 1) return nullptr;
   if (Descriptor* const descriptor = Find(received_fd); descriptor != nullptr) {
     MutexLock lock(&descriptor->mu);
-    const bool is_current = descriptor->cookie != 0 && descriptor->cookie == CookieOf(received_fd);
+    const bool is_current = descriptor->cookie != 0 && descriptor->cookie == SocketCookie(received_fd);
     if (is_current && descriptor->is_tls && descriptor->frames == nullptr) {
       made->fd = received_fd;
       descriptor->frames = made->frames;
@@ -221,6 +210,16 @@ SslFrames* FramesOf(SSL* ssl) {
 }
 
 }  // namespace
+
+uint64_t SocketCookie(int fd) {
+  uint64_t cookie = 0;
+  socklen_t size = sizeof(cookie);
+  if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0) return cookie;
+  // qemu-user 7.2 does not know the option. A socket's inode differs from that of the socket that had the descriptor
+  // before.
+  struct stat found;
+  return fstat(fd, &found) == 0 && S_ISSOCK(found.st_mode) ? found.st_ino : 0;
+}
 
 void SetFrameEvents(FrameEvents events) {
   Events& all = TheEvents();
@@ -232,7 +231,7 @@ void SetFrameEvents(FrameEvents events) {
 
 InspectedSocket InspectFrames(int fd, bool tls) {
   if (fd < 0 || fd >= kMaxFds) return {};
-  const InspectedSocket socket{fd, CookieOf(fd)};
+  const InspectedSocket socket{fd, SocketCookie(fd)};
   Descriptor* descriptor = Find(fd);
   if (descriptor == nullptr) descriptor = new (std::nothrow) Descriptor();
   if (descriptor == nullptr) return {};
@@ -275,7 +274,7 @@ bool HasEnded(int fd) {
   Descriptor* const descriptor = Find(fd);
   if (descriptor == nullptr) return false;
   MutexLock lock(&descriptor->mu);
-  return descriptor->cookie == 0 && descriptor->ended_cookie == CookieOf(fd);
+  return descriptor->cookie == 0 && descriptor->ended_cookie == SocketCookie(fd);
 }
 
 ssize_t ReceiveAndInspect(int fd, msghdr* message, int flags) {
@@ -295,7 +294,7 @@ ssize_t ReceiveAndInspect(int fd, msghdr* message, int flags) {
     return received;
   }
   // Or gRPC has closed the descriptor before EndInspection, and it is another socket's now.
-  if (!EndInspection({fd, CookieOf(fd)})) return received;
+  if (!EndInspection({fd, SocketCookie(fd)})) return received;
   TellExcess(excess, fd);
   errno = ECONNRESET;
   return -1;

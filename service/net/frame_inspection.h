@@ -24,6 +24,9 @@ struct InspectedSocket {
   uint64_t cookie = 0;  // the system's number of the socket, which no other socket gets
 };
 
+// Returns: InspectedSocket::cookie of a socket; 0 for what is no socket.
+uint64_t SocketCookie(int fd);
+
 // What the inspection reports, on a thread of gRPC. Must not block.
 struct FrameEvents {
   // A limit of FrameLimiter has ended the connection of `fd`, which is -1 if that is not known.

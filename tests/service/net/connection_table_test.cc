@@ -329,6 +329,19 @@ TEST_F(HostsConnectionTableTest, Bar_ConnectionThatWasReset_BarsItsHost) {
   EXPECT_FALSE(connections_.PassesBar("ipv4:127.0.0.2"));
 }
 
+TEST_F(HostsConnectionTableTest, Bar_DescriptorThatWasAnotherConnection_BarsTheHostThatHasIt) {
+  auto before = ConnectFrom("127.0.0.1", 1);
+  const int number = before[0].server.get();
+  before[0].server.Reset();  // the table keeps the connection: its peer has not ended it
+  const TcpPair now("127.0.0.2");
+  ASSERT_EQ(dup2(now.server.get(), number), number);
+  const OwnedFd same(number);
+  ASSERT_TRUE(connections_.Add(number, now.peer, /*tls=*/false));
+  connections_.Bar(number);
+  EXPECT_FALSE(connections_.PassesBar("ipv4:127.0.0.2"));
+  EXPECT_TRUE(connections_.PassesBar("ipv4:127.0.0.1"));
+}
+
 TEST_F(HostsConnectionTableTest, EndWithoutStreams_EndsThoseWhoseStreamsHaveEnded) {
   const auto pairs = ConnectFrom("127.0.0.1", 3);
   Call(pairs[1], 1);
