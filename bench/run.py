@@ -1,6 +1,6 @@
 """The benchmarks: workloads × contestants, in turns, in one of three modes.
 
-    run.py merge --out FILE.json [--workloads ABCDD64EFG] …  updates in memory to a result in memory
+    run.py merge --out FILE.json [--workloads ABCDD64EFGJ] …  updates in memory to a result in memory
     run.py round --out FILE.json [--workloads "10 clients"] … whole rounds, as a coordinator in Python waits for them
     run.py service --out FILE.json [--workloads tls] …        the server under load (load.py)
 
@@ -300,7 +300,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON file to write")
     parser.add_argument(
         "--workloads",
-        help=f"names (ABCDD64EFG), or, with ; between, cases of rounds: {', '.join(CASES)}; of the service: "
+        help=f"names (ABCDD64EFGJ), or, with ; between, cases of rounds: {', '.join(CASES)}; of the service: "
         f"{', '.join(load.MEASUREMENTS)}",
     )
     parser.add_argument("--libraries", help="names of MODULES, with commas between (all of the mode)")
@@ -348,7 +348,7 @@ def main() -> int:
             speeds = {f"{each} threads": machine.memory_speed(each) for each in sorted({1, options.threads})}
             found["machine"]["memory_bytes_per_s"] = speeds
         options.workloads = given or (
-            [*"ABCD", "D64", *"EFG"] if is_merge else list(CASES)[-1:] if options.quick else list(CASES)[:-1]
+            [*"ABCD", "D64", *"EFGJ"] if is_merge else list(CASES)[-1:] if options.quick else list(CASES)[:-1]
         )
         comparison = Comparison(options)
         with tempfile.TemporaryDirectory(prefix="sparseagg-comparison-") as folder:
