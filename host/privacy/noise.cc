@@ -97,11 +97,10 @@ std::string DrawReleaseId() {
 
 Bytes32 DeriveRoundKey(const NoiseSource& source, const Bytes32& spec_digest, const Bytes32& root) {
   InitSodium();
-  const bool has_release = !source.release_id.empty();
-  std::string info = has_release ? "sparseagg round noise 2" : "sparseagg round noise 1";
+  std::string info = "sparseagg round noise 2";
   AppendText(source.tenant, info);
   AppendText(source.round, info);
-  if (has_release) AppendText(source.release_id, info);
+  AppendText(source.release_id, info);
   absl::StrAppend(&info, View(spec_digest), View(root));
   return HkdfBytes(source.key, info);
 }

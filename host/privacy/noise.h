@@ -48,7 +48,6 @@ struct NoiseSource {
   std::string round;
   // Of DrawReleaseId, one for each release of results. Without it, two releases of the same submissions would have
   // equal noise, and two that differ in one client would not: readers would see whether that client is in one of them.
-  // Empty: of a round that was stored before there were release ids, whose noise stays.
   std::string release_id = {};  // NOLINT(readability-redundant-member-init)
 };
 

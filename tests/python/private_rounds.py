@@ -45,8 +45,7 @@ def noise_of(
 ) -> dict[str, list[list[int]]]:
     """Computes the noise of a round's values again, independently of the engine.
 
-    Numbers are uint64, little-endian; a text is its number of bytes, then itself in UTF-8. A stored round without a
-    release id has the label "sparseagg round noise 1" and no release id.
+    Numbers are uint64, little-endian; a text is its number of bytes, then itself in UTF-8.
 
     Args:
         release_id: of the result.
