@@ -103,7 +103,7 @@ struct TileBody {
     const uint32_t tile = index / kMaxTileParts;
     Part part;
     part.slots = kTileSlots / args.d_num_parts[tile];
-    part.first_key = tile * kTileSlots + index % kMaxTileParts * part.slots;
+    part.first_key = args.first_key + tile * kTileSlots + index % kMaxTileParts * part.slots;
     return part;
   }
 

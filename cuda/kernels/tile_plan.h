@@ -11,9 +11,9 @@
 
 namespace sparseagg::cuda {
 
-// Keys have 32 bits and are below 2^31. A tile is a range of kTileSlots keys. A tile with many tuples is cut into up to
-// kMaxTileParts parts of equal size, so that no block has much more work than others. Part p of tile t has the index t
-// × kMaxTileParts + p.
+// Keys have 32 bits and are below 2^31. A tile is a range of kTileSlots keys; the first begins at `first_key`. A tile
+// with many tuples is cut into up to kMaxTileParts parts of equal size, so that no block has much more work than
+// others. Part p of tile t has the index t × kMaxTileParts + p.
 inline constexpr uint32_t kTileSlots = 1024;
 inline constexpr uint32_t kMaxTileParts = 32;
 
@@ -36,6 +36,7 @@ struct FindTileBounds {
   const uint32_t* d_begin = nullptr;  // of the sources, num_sources + 1; null: one source of `num_keys` keys
   uint32_t num_sources = 1;
   uint32_t num_keys = 0;
+  uint32_t first_key = 0;
   uint32_t num_tiles = 0;
   uint32_t* d_bounds = nullptr;  // tile-major, so that a block's bounds of many sources are adjacent
 
@@ -46,7 +47,10 @@ struct FindTileBounds {
     const auto tile = static_cast<uint32_t>(i % (num_tiles + 1));
     const uint32_t low = d_begin == nullptr ? 0 : d_begin[source];
     const uint32_t high = d_begin == nullptr ? num_keys : d_begin[source + 1];
-    d_bounds[uint64_t{tile} * num_sources + source] = LowerBound(d_keys, low, high, tile * kTileSlots);
+    // The first and the last bound hold whatever the keys are: a key outside of all tiles is found in the fold.
+    uint32_t bound = tile == 0 ? low : high;
+    if (tile > 0 && tile < num_tiles) bound = LowerBound(d_keys, low, high, first_key + tile * kTileSlots);
+    d_bounds[uint64_t{tile} * num_sources + source] = bound;
   }
 };
 
@@ -99,6 +103,7 @@ struct FindPartBounds {
   const uint32_t* d_keys = nullptr;  // of each source, strictly ascending
   const uint32_t* d_tile_bounds = nullptr;
   uint32_t num_sources = 1;
+  uint32_t first_key = 0;
   uint32_t num_tiles = 0;
   const uint8_t* d_num_parts = nullptr;
   const uint32_t* d_parts = nullptr;
@@ -118,7 +123,8 @@ struct FindPartBounds {
     if (index % kMaxTileParts != 0) {
       const uint32_t tile = index / kMaxTileParts;
       const uint32_t slots = kTileSlots / d_num_parts[tile];
-      bound = LowerBound(d_keys, bound, d_tile[num_sources], tile * kTileSlots + index % kMaxTileParts * slots);
+      const uint32_t key = first_key + tile * kTileSlots + index % kMaxTileParts * slots;
+      bound = LowerBound(d_keys, bound, d_tile[num_sources], key);
     }
     d_bounds[i] = bound;
   }
@@ -147,6 +153,7 @@ struct FoldTiles {
   const uint32_t* d_base_counts = nullptr;
   const uint32_t* d_base_bounds = nullptr;
   // The plan.
+  uint32_t first_key = 0;
   const uint32_t* d_bounds = nullptr;
   const uint8_t* d_num_parts = nullptr;  // by tile
   const uint32_t* d_parts = nullptr;     // indices of the parts, ascending

@@ -16,6 +16,13 @@ const void* KeyArray(const ValidatedUpdate& update) {
   return wide == nullptr ? nullptr : wide->data();
 }
 
+uint64_t KeyAt(const ValidatedUpdate& update, uint64_t index) {
+  const KeyColumn& keys = update.keys();
+  if (const auto* run = std::get_if<KeyRun>(&keys)) return run->first + index;
+  if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return (*narrow)[index];
+  return std::get<absl::Span<const uint64_t>>(keys)[index];
+}
+
 BatchCursor::BatchCursor(const std::vector<const ValidatedUpdate*>& updates) : updates_(updates) {
   for (const ValidatedUpdate* update : updates) num_left_ += update->num_keys();
   SkipEmpty();
@@ -104,9 +111,14 @@ absl::Status SendSources(Session& session, const TensorShape& shape, const std::
 absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges) {
   Batch batch;
   uint64_t num_tuples = 0;
-  for (const UpdateRange& range : ranges) {
-    num_tuples += range.count;
-    batch.unique = batch.unique && range.update->unique();
+  const uint64_t largest_key = shape.num_rows - 1;
+  for (const auto& [update, first, count] : ranges) {
+    num_tuples += count;
+    batch.unique = batch.unique && update->unique();
+    const bool is_known = update->unique() && !update->on_device();
+    // Bounded, because the owner may have changed the keys since they were validated.
+    batch.range.Include(is_known ? std::min(KeyAt(*update, first), largest_key) : 0);
+    batch.range.Include(is_known ? std::min(KeyAt(*update, first + count - 1), largest_key) : largest_key);
   }
   if (num_tuples > std::numeric_limits<int32_t>::max()) {
     return absl::ResourceExhaustedError(absl::StrCat("a batch of ", num_tuples, " tuples; positions have 32 bits"));
@@ -129,6 +141,7 @@ absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, 
                                     uint64_t first, uint64_t count) {
   DeviceRows sent;
   sent.num_rows = static_cast<uint32_t>(count);
+  sent.range = KeysOf(shape, rows, first, count);
   for (const RowColumn column : kRowColumns) {
     const size_t row_bytes = BytesPerRow(shape, column);
     ASSIGN_OR_RETURN(sent[column], session.memory().Allocate(count * row_bytes, Lane::kCopy));

@@ -18,6 +18,9 @@ namespace sparseagg::cuda {
 // Returns: the array that holds the keys; null for a run.
 const void* KeyArray(const ValidatedUpdate& update);
 
+// Returns: a key of an update in host memory.
+uint64_t KeyAt(const ValidatedUpdate& update, uint64_t index);
+
 // Tuples [first, first + count) of one update.
 struct UpdateRange {
   const ValidatedUpdate* update = nullptr;
@@ -50,7 +53,8 @@ class BatchCursor {
 struct Batch {
   uint32_t num_tuples = 0;
   uint32_t num_sources = 0;
-  bool unique = true;  // no source has a key twice
+  bool unique = true;  // no source has a key twice: keys strictly ascend in each
+  KeyRange range;      // of its keys; if they do not ascend, or the host cannot read them, of all keys of the tensor
   DeviceBuffer d_keys;
   DeviceBuffer d_values;
   DeviceBuffer d_begin;

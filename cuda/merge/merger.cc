@@ -13,10 +13,17 @@
 namespace sparseagg::cuda {
 namespace {
 
-uint64_t NumTiles(const TensorShape& shape) { return (shape.num_rows + kTileSlots - 1) / kTileSlots; }
+KeyRange RangeOf(const DeviceRows& base, const Batch& batch) {
+  KeyRange range = base.range;
+  range.Include(batch.range);
+  return range;
+}
 
-uint64_t MaxRows(const TensorShape& shape, const DeviceRows& base, const Batch& batch) {
-  return std::min<uint64_t>(shape.num_rows, uint64_t{base.num_rows} + batch.num_tuples);
+uint64_t NumTiles(const KeyRange& range) { return (range.last - range.first) / kTileSlots + 1; }
+
+// The last tile may reach beyond the range. So more rows than keys of the range are possible, if keys are malformed.
+uint64_t MaxRows(const KeyRange& range, const DeviceRows& base, const Batch& batch) {
+  return std::min<uint64_t>(NumTiles(range) * kTileSlots, uint64_t{base.num_rows} + batch.num_tuples);
 }
 
 // Returns: the tuples from which on a tile is cut: few sources of a part should have more tuples than a warp has
@@ -28,8 +35,8 @@ uint32_t PartTuples(const Tuning& tuning, uint32_t num_sources) {
 }
 
 // Returns: bytes of the bounds of tiles and of parts, the plan and the messages of the parts.
-double ScratchBytes(const TensorShape& shape, uint32_t num_sources, uint64_t max_parts) {
-  const auto num_tiles = static_cast<double>(NumTiles(shape));
+double ScratchBytes(uint64_t tiles, uint32_t num_sources, uint64_t max_parts) {
+  const auto num_tiles = static_cast<double>(tiles);
   const double num_bounds = (num_tiles + 1 + static_cast<double>(max_parts) + 1) * (num_sources + 1);
   return num_bounds * sizeof(uint32_t) + num_tiles * (kMaxTileParts + 1) +
          static_cast<double>(max_parts * (sizeof(uint32_t) + sizeof(uint64_t)));
@@ -60,25 +67,29 @@ bool TileMerge::ShouldMerge(Session& session, const TensorShape& shape, const De
   if (!batch.unique || !base.ascends || batch.num_tuples == 0) return false;
   if (shape.key_weights != WeightKind::kCounts || shape.scaled) return false;  // tiles have no room for factors
   const uint64_t entries = uint64_t{base.num_rows} + batch.num_tuples;
+  const KeyRange range = RangeOf(base, batch);
+  const uint64_t num_tiles = NumTiles(range);
   const double scratch =
-      ScratchBytes(shape, batch.num_sources, MaxParts(NumTiles(shape), entries, PartTuples(tuning, batch.num_sources)));
+      ScratchBytes(num_tiles, batch.num_sources, MaxParts(num_tiles, entries, PartTuples(tuning, batch.num_sources)));
   if (scratch > static_cast<double>(tuning.max_tile_bytes)) return false;
   // The merged rows must fit too, and the next batch, which is sent during the merge.
   const double needed =
-      scratch + static_cast<double>(MaxRows(shape, base, batch) * shape.RowBytes() + batch.num_bytes());
+      scratch + static_cast<double>(MaxRows(range, base, batch) * shape.RowBytes() + batch.num_bytes());
   const DeviceMemory& memory = session.memory();
   if (needed > static_cast<double>(memory.budget_bytes() - std::min(memory.budget_bytes(), memory.used_bytes()))) {
     return false;
   }
-  const double tile_tuples = static_cast<double>(batch.num_tuples) / static_cast<double>(NumTiles(shape));
+  const double tile_tuples = static_cast<double>(batch.num_tuples) / static_cast<double>(num_tiles);
   return tile_tuples >= tuning.min_tile_tuples && tile_tuples / batch.num_sources >= tuning.min_tile_run;
 }
 
 absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& shape, const DeviceRows& base,
                                            const Batch& batch) {
   Device& device = session.device();
+  const KeyRange range = RangeOf(base, batch);
   TileMerge merge;
   FoldTiles call;
+  call.first_key = static_cast<uint32_t>(range.first);
   call.kind = shape.fold;
   call.has_values = shape.columns > 0;
   call.d_keys = batch.d_keys.as<uint32_t>();
@@ -92,7 +103,8 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
   find.d_keys = call.d_keys;
   find.d_begin = batch.d_begin.as<uint32_t>();
   find.num_sources = batch.num_sources;
-  find.num_tiles = static_cast<uint32_t>(NumTiles(shape));
+  find.first_key = call.first_key;
+  find.num_tiles = static_cast<uint32_t>(NumTiles(range));
   ASSIGN_OR_RETURN(const DeviceBuffer tile_bounds, FindBounds(session, find));
   DeviceBuffer base_tile_bounds;
   if (base.num_rows > 0) {
@@ -129,6 +141,7 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
   narrow.d_keys = call.d_keys;
   narrow.d_tile_bounds = plan.d_bounds;
   narrow.num_sources = batch.num_sources;
+  narrow.first_key = call.first_key;
   narrow.num_tiles = plan.num_tiles;
   narrow.d_num_parts = call.d_num_parts;
   narrow.d_parts = call.d_parts;
@@ -153,7 +166,7 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
   call.d_num_drawn = &merge.d_counters_.as<Counters>()->num_drawn;
   call.d_num_rows = &merge.d_counters_.as<Counters>()->num_rows;
   call.d_is_malformed = &merge.d_counters_.as<Counters>()->is_malformed;
-  ASSIGN_OR_RETURN(merge.rows_, AllocateRows(session, shape, static_cast<uint32_t>(MaxRows(shape, base, batch))));
+  ASSIGN_OR_RETURN(merge.rows_, AllocateRows(session, shape, static_cast<uint32_t>(MaxRows(range, base, batch))));
   call.d_row_keys = merge.rows_[RowColumn::kKeys].as<uint32_t>();
   call.accs = AccsOf(merge.rows_);
   call.d_counts = merge.rows_[RowColumn::kCounts].as<uint32_t>();
@@ -241,26 +254,35 @@ absl::StatusOr<Batch> Merger::SendNext(const DeviceRows& rows, BatchCursor& curs
 absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& batch,
                                               const std::function<absl::Status()>& meanwhile) {
   RETURN_IF_ERROR(ReceiveBatch(session_, batch));
+  DeviceRows rows;
   if (TileMerge::ShouldMerge(session_, shape_, base, batch)) {
     ASSIGN_OR_RETURN(TileMerge tiles, TileMerge::Start(session_, shape_, base, batch));
     RETURN_IF_ERROR(meanwhile());
-    return std::move(tiles).Finish(session_, shape_);
+    ASSIGN_OR_RETURN(rows, std::move(tiles).Finish(session_, shape_));
+  } else {
+    ASSIGN_OR_RETURN(Sorter sorter, StartSort(base, batch));
+    RETURN_IF_ERROR(meanwhile());
+    ASSIGN_OR_RETURN(const SortedKeys sorted, std::move(sorter).Finish(session_));
+    ASSIGN_OR_RETURN(rows, FoldSegments(base, batch, sorted));
   }
-  ASSIGN_OR_RETURN(Sorter sorter, StartSort(base, batch));
-  RETURN_IF_ERROR(meanwhile());
-  ASSIGN_OR_RETURN(const SortedKeys sorted, std::move(sorter).Finish(session_));
-  return FoldSegments(base, batch, sorted);
+  rows.range = RangeOf(base, batch);
+  return rows;
 }
 
 absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const UnfinishedRows*>& bases) {
   uint64_t num_rows = 0;
-  for (const UnfinishedRows* base : bases) num_rows += base->num_rows;
+  KeyRange range;
+  for (const UnfinishedRows* base : bases) {
+    num_rows += base->num_rows;
+    range.Include(KeysOf(shape_, *base, 0, base->num_rows));
+  }
   if (num_rows > session_.tuning().max_batch_entries) {
     return NoRoom(absl::StrCat(num_rows, " rows are more than positions can number"));
   }
   DeviceRows rows;
   rows.num_rows = static_cast<uint32_t>(num_rows);
   rows.ascends = bases.size() <= 1;
+  rows.range = range;
   for (const RowColumn column : kRowColumns) {
     ASSIGN_OR_RETURN(rows[column], session_.memory().Allocate(num_rows * BytesPerRow(shape_, column), Lane::kCopy));
     size_t next = 0;

@@ -31,8 +31,8 @@ std::optional<SlabPlan> SlabPlan::Make(HostThreads& threads, const TensorShape& 
   if (num_tuples == 0 || limits.max_entries == 0) return std::nullopt;
   const uint64_t entries = num_tuples + plan.end_.back();
   const auto mean_run = static_cast<double>(num_tuples) / static_cast<double>(num_used);
-  const uint64_t wanted = std::min<uint64_t>(num_tuples * (shape.key_bytes + shape.row_bytes) / limits.slab_bytes,
-                                             static_cast<uint64_t>(mean_run / limits.min_run));
+  const uint64_t wanted =
+      std::min<uint64_t>(limits.send_bytes / limits.slab_bytes, static_cast<uint64_t>(mean_run / limits.min_run));
   const uint64_t needed = (entries - 1) / limits.max_entries + 1;
   const uint64_t num_slabs = std::max(wanted, needed);
   if (num_slabs < 2) return std::nullopt;
@@ -77,10 +77,7 @@ uint64_t SlabPlan::NumEntries(size_t source) const {
 
 uint64_t SlabPlan::KeyAt(size_t source, uint64_t index) const {
   if (source == updates_.size()) return LoadKey(base_->keys.data(), key_bytes_, index);
-  const KeyColumn& keys = updates_[source]->keys();
-  if (const auto* run = std::get_if<KeyRun>(&keys)) return run->first + index;
-  if (const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&keys)) return (*narrow)[index];
-  return std::get<absl::Span<const uint64_t>>(keys)[index];
+  return cuda::KeyAt(*updates_[source], index);
 }
 
 SlabPlan::Cut SlabPlan::CutAt(HostThreads& threads, uint64_t key) const {
@@ -190,6 +187,20 @@ absl::StatusOr<SentSlab> Send(Session& session, const TensorShape& shape, const 
   return sent;
 }
 
+// Returns: the bytes of keys and values that the device does not hold yet.
+uint64_t BytesToSend(const Session& session, const TensorShape& shape,
+                     const std::vector<const ValidatedUpdate*>& updates) {
+  uint64_t bytes = 0;
+  const auto add = [&](const void* array, uint64_t array_bytes) {
+    if (session.resident().Find(array, array_bytes) == nullptr) bytes += array_bytes;
+  };
+  for (const ValidatedUpdate* update : updates) {
+    add(KeyArray(*update), update->num_keys() * shape.key_bytes);
+    add(update->values(), update->num_keys() * shape.row_bytes);
+  }
+  return bytes;
+}
+
 std::optional<SlabPlan> Plan(Session& session, const TensorSpec& spec, const TensorShape& shape, int shrink,
                              const std::vector<const UnfinishedRows*>& bases,
                              const std::vector<const ValidatedUpdate*>& updates) {
@@ -202,6 +213,7 @@ std::optional<SlabPlan> Plan(Session& session, const TensorSpec& spec, const Ten
     return std::nullopt;
   SlabPlan::Limits limits;
   limits.slab_bytes = session.tuning().slab_bytes;
+  limits.send_bytes = BytesToSend(session, shape, updates);
   limits.min_run = session.tuning().min_slab_run;
   // A slab is merged while the next ones and the result of the one before are on the device, too.
   limits.max_entries = Merger(session, shape, shrink).Room() / 3;

@@ -26,7 +26,8 @@ namespace sparseagg::cuda {
 class SlabPlan {
  public:
   struct Limits {
-    size_t slab_bytes = 0;     // target bytes of keys and values in a slab
+    size_t slab_bytes = 0;     // target bytes of keys and values to send in a slab
+    uint64_t send_bytes = 0;   // of all slabs: without arrays that the device holds, which gain nothing by slabs
     double min_run = 1.0;      // least mean of tuples per update in a slab; max_entries goes first
     uint64_t max_entries = 0;  // tuples and rows that a slab may have
   };

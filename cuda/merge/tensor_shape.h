@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_CUDA_MERGE_TENSOR_SHAPE_H_
 #define SPARSEAGG_CUDA_MERGE_TENSOR_SHAPE_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -79,9 +80,23 @@ inline size_t BytesPerRow(const TensorShape& shape, RowColumn column) {
   return 0;
 }
 
+// The keys from `first` to `last`, both included; none at the start.
+struct KeyRange {
+  uint64_t first = UINT64_MAX;
+  uint64_t last = 0;
+
+  // Widens the range to include the range or key.
+  void Include(const KeyRange& other) {
+    first = std::min(first, other.first);
+    last = std::max(last, other.last);
+  }
+  void Include(uint64_t key) { Include({key, key}); }
+};
+
 // Rows in device memory. Those in host memory are UnfinishedRows, of fewer than 2^32 rows.
 struct DeviceRows {
   uint32_t num_rows = 0;
+  KeyRange range;       // of their keys
   bool ascends = true;  // keys ascend strictly; false for a concatenation of several row sets
   std::array<DeviceBuffer, kRowColumns.size()> columns;
 
@@ -104,6 +119,13 @@ auto& ColumnOf(Rows& rows, RowColumn column) {
     default:
       return rows.keys;
   }
+}
+
+// Returns: the range of the keys of rows [first, first + count) in host memory, which ascend.
+inline KeyRange KeysOf(const TensorShape& shape, const UnfinishedRows& rows, uint64_t first, uint64_t count) {
+  if (count == 0) return {};
+  return {LoadKey(rows.keys.data(), shape.key_bytes, first),
+          LoadKey(rows.keys.data(), shape.key_bytes, first + count - 1)};
 }
 
 inline Accs AccsOf(const DeviceRows& rows) {

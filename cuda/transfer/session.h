@@ -36,6 +36,7 @@ class Session {
   DeviceMemory& memory() { return memory_; }
   HostThreads& threads() { return threads_; }
   ResidentArrays& resident() { return resident_; }
+  const ResidentArrays& resident() const { return resident_; }
   // Device memory for an operation: what the copies of arrays, and what callers keep, leave.
   size_t room_bytes() const { return memory_.budget_bytes() - resident_.bytes() - kept_bytes_; }
   // Counts allocations of this session that outlive their operation, and that they are released.

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -115,6 +116,7 @@ class CountingDevice : public FaultyDevice {
     int attempts = 0;
     uint64_t sent_bytes = 0;
     uint64_t sorted_entries = 0;
+    uint64_t tile_searches = 0;
   };
   CountingDevice(struct FaultyDevice::Record* record, Counts* counts)
       : FaultyDevice(cuda::HostDeviceOptions(), FaultPlan{}, record), counts_(*counts) {}
@@ -130,6 +132,10 @@ class CountingDevice : public FaultyDevice {
   absl::StatusOr<int> Sort(const cuda::SortCall& call) override {
     counts_.sorted_entries += call.count;
     return FaultyDevice::Sort(call);
+  }
+  absl::Status LaunchOn(const cuda::KernelCall& call, Lane lane) override {
+    if (const auto* find = std::get_if<cuda::FindTileBounds>(&call)) counts_.tile_searches += find->size();
+    return FaultyDevice::LaunchOn(call, lane);
   }
 
  private:
@@ -230,6 +236,40 @@ TEST(Slabs, RoomForSome_AsManyAsFit) {
   EXPECT_EQ(merged.disagreement, "");
   EXPECT_GE(merged.record.num_results, 3u);
   EXPECT_LE(merged.record.num_results, 30u) << "slabs are smaller than they need be";
+}
+
+// Dense keys in a small part of the tensor's keys.
+TEST(Slabs, DenseKeysOfASparseTensor_TilesOfTheSlabsOwnRange) {
+  constexpr uint64_t kFirstKey = 1'000'000'000;
+  constexpr uint64_t kNumKeys = 40'000;
+  TensorSpec spec;
+  spec.name = "t";
+  spec.num_rows = 2 * kFirstKey;
+  std::vector<RawSubmission> submissions;
+  Rng rng(TestSeed(79));
+  for (int i = 0; i < 20; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, kNumKeys, kNumKeys / 2, KeyStyle::kUniform, KeyOrder::kSortedUnique);
+    for (uint64_t& key : raw.keys) key += kFirstKey;
+    raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kCancelling);
+    submissions.push_back({absl::StrCat("client ", i), 1.0, {std::move(raw)}});
+  }
+  const Verdict verdict = Judge({spec}, submissions);
+  for (const bool resident : {false, true}) {
+    SCOPED_TRACE(resident ? "on the device" : "on the host");
+    CountingDevice::Counts counts;
+    struct FaultyDevice::Record record;
+    cuda::DeviceEngineOptions options;
+    options.tuning.slab_bytes = 400'000;
+    if (!resident) options.tuning.max_resident_share = 0;
+    cuda::DeviceEngine engine(std::make_unique<CountingDevice>(&record, &counts), options);
+    EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), verdict), "");
+    EXPECT_EQ(record.num_sorts, 0u);
+    // Every slab writes a result. Slabs would gain nothing for what is on the device.
+    EXPECT_EQ(record.num_results > 1, !resident) << record.num_results;
+    const uint64_t num_tiles = kNumKeys / cuda::kTileSlots + 1;
+    EXPECT_LE(counts.tile_searches, (num_tiles + 2 * record.num_results) * submissions.size());
+  }
 }
 
 TEST(Batches, SubmissionTooLargeToCheck_OneAttempt_ThenOnTheCpu) {
