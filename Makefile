@@ -104,10 +104,11 @@ test-tutorials: build ## the tutorials of Flower and NVFlare, with these from Py
 
 # Without TESTS it does nothing where there is no nvcc.
 .PHONY: cuda-engine
-cuda-engine: | deps-build deps-test ## compiles the CUDA engine for one architecture; TESTS=1: also builds and runs the engines' tests
+cuda-engine: $(VENV)/.cuda | deps-build deps-test ## compiles the CUDA engine for one architecture and checks the size of its kernels; TESTS=1: also builds and runs the engines' tests
 	cmake --preset cuda -DSPARSEAGG_CUDA=$(if $(TESTS),ON,AUTO)
-	! grep -q '^SPARSEAGG_NVCC:FILEPATH=/' build/cuda/CMakeCache.txt || \
-	  cmake --build --preset cuda $(if $(TESTS),,--target sparseagg_cuda)
+	! grep -q '^SPARSEAGG_NVCC:FILEPATH=/' build/cuda/CMakeCache.txt || { \
+	  cmake --build --preset cuda $(if $(TESTS),,--target sparseagg_cuda) && \
+	  $(BIN)/python scripts/sass_table.py build/cuda/cuda/libsparseagg_cuda.a; }
 	$(if $(TESTS),ctest --preset cuda)
 
 SANITIZER ?= asan-ubsan
@@ -319,7 +320,7 @@ $(VENV)/.test: $(VENV)/.demo
 	@touch $@
 
 $(VENV)/.deploy: $(VENV)/.lint
-$(addprefix $(VENV)/.,wheels lint deploy): $(VENV)/.%: scripts/requirements-%.txt $(VENV)/.test
+$(addprefix $(VENV)/.,wheels lint deploy cuda): $(VENV)/.%: scripts/requirements-%.txt $(VENV)/.test
 	$(BIN)/pip install -q -r $<
 	@touch $@
 
