@@ -147,8 +147,8 @@ def style(axes: Any, which: str = "major") -> None:
 
 def draw_merge(file: File) -> Any:
     """A column of points for each workload: rates with fresh memory; a peer by its best number of threads."""
-    figure, axes = new(size=(10, 5.2))
     names = [facts["name"] for facts in file["workloads"]]
+    figure, axes = new(size=(1 + 1.4 * len(names), 5.6))
     rows = [row for row in measurements(file) if row["memory"] == "fresh"]
     for kind, offset, colour in (("dense", 0.24, OTHER), ("sparse", -0.24, PEER), ("ours", 0.0, OURS)):
         for x, name in enumerate(names):
@@ -163,9 +163,11 @@ def draw_merge(file: File) -> Any:
             axes.scatter([x + offset] * len(best), best.values(), color=colour, label=label, zorder=3, **marks)
             if best and kind != "ours":
                 fastest = max(best, key=lambda each: best[each])
-                axes.annotate(fastest, (x + offset, best[fastest]), ha="center", fontsize=6, color=colour)
+                above = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center"}
+                axes.annotate(fastest, (x + offset, best[fastest]), fontsize=6, color=colour, **above)
     axes.set_yscale("log")
-    axes.set_xticks(range(len(names)), [facts["description"].replace(", ", "\n") for facts in file["workloads"]])
+    labels = [facts["description"].replace(": ", "\n").replace(", ", "\n") for facts in file["workloads"]]
+    axes.set_xticks(range(len(names)), labels)
     axes.tick_params(axis="x", labelsize=7)
     axes.set_ylabel("million tuples a second")
     axes.legend(frameon=False, fontsize=8)
