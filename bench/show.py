@@ -2,13 +2,14 @@
 
     show.py FILE.json … [--summary] [--png OUT.png]
 
-Files of run.py and of gpu_bench (a second file, of gpu_peers.py, adds its lines).
+Files of run.py and of gpu_bench: a second file, of gpu_peers.py, adds its lines; of gpu_bench --calls, a later run.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import operator
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -97,26 +98,73 @@ def round_table(file: File) -> str:
     return table(columns, [[row.get(name) for name in columns] for row in file["rounds"] if "absent" not in row])
 
 
+# Columns of the table in docs/gpu.md: a heading, and what a row of the JSON says under "what" and "memory".
+GPU_COLUMNS = {
+    "resident": ("resident", "device"),
+    "CUB": ("cub", "device"),
+    "Thrust": ("thrust", "device"),
+    "torch coalesce": ("torch coalesce", None),
+    "CuPy": ("CuPy unique, add.at", None),
+    "dense: torch index_add_": ("torch index_add_", None),
+    "finish": ("finish", "pinned"),
+    "end to end, pageable": ("end_to_end", "pageable"),
+    "pinned": ("end_to_end", "pinned"),
+}
+
+
 def gpu_table(file: File, peers: File | None) -> str:
-    """What gpu_bench measured on a GPU, with the share of the limit that a row is held to, and the peers."""
+    """What gpu_bench and gpu_peers.py measured on a GPU, in million tuples/s: the table of docs/gpu.md."""
     if not file["is_gpu"]:
         raise SystemExit("this was written without a GPU: there is nothing to show")
-    rows = [
-        [
-            *(row["workload"], row["variant"], row["what"], row["memory"], row["tuples_per_s"] / 1e6),
-            *(f"{row['share_of_limit']:.0%}", round(row["device_peak_bytes"] / 1e6)),
-        ]
-        for row in file["results"]
+    if peers is not None and peers["clients_divided_by"] != file["clients_divided_by"]:
+        raise SystemExit("the peers had fewer or more clients")
+    rows: dict[str, dict[tuple[str, str | None], float]] = {}
+    for row in file["results"] + (peers["results"] if peers else []):
+        name = row["workload"] + (f", {row['variant']}" if row.get("variant", "plain") != "plain" else "")
+        rows.setdefault(name, {})[row["what"], row.get("memory")] = row["tuples_per_s"] / 1e6
+    cells = [
+        [name, *(f"{row[key]:,.0f}" if key in row else None for key in GPU_COLUMNS.values())]
+        for name, row in sorted(rows.items())
     ]
-    if peers is not None and peers["clients_divided_by"] == file["clients_divided_by"]:
-        rows += [
-            [row["workload"], "plain", row["what"], "device", row["tuples_per_s"] / 1e6, None, None]
-            for row in peers["results"]
-        ]
-    rows.sort(key=lambda row: row[:2])  # keeps the order of a case
     limits = ", ".join(f"{name} {value / 1e9:.1f} GB/s" for name, value in file["limits"].items())
-    header = ["", "variant", "what", "memory", "M tuples/s", "of the limit", "peak MB"]
-    return f"{file['date']}, {file['device']} ({file['cpu']}); {limits}\n\n{table(header, rows)}"
+    return f"{file['date']}, {file['device']} ({file['cpu']}); {limits}\n\n{table(['workload', *GPU_COLUMNS], cells)}"
+
+
+# Kinds of calls that calls_table shows, by their names in the JSON; kernels are all others.
+CALL_COLUMNS = {
+    "copies in": ["copy_in"],
+    "within": ["copy_within"],
+    "out": ["copy_out"],
+    "fills": ["fill"],
+    "allocations": ["allocate", "allocate_pinned"],
+    "waits of the host": ["await"],
+}
+
+
+def calls_table(before: File, after: File | None) -> str:
+    """Calls to the device of one run, or of one run and a later one, and the megabytes that copies moved."""
+
+    def calls(row: dict[str, Any], names: Sequence[str]) -> str:
+        counts = [row["calls"][name] for name in names if name in row["calls"]]
+        megabytes = sum(size for _, size in counts) / 1e6
+        text = str(sum(number for number, _ in counts))
+        return f"{text} ({megabytes:.3g} MB)" if "copy" in names[0] and counts else text
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        shown = {name for names in CALL_COLUMNS.values() for name in names} | {"record", "wait"}
+        kernels = ", ".join(f"{name} {number}" for name, (number, _) in row["calls"].items() if name not in shown)
+        return [kernels, *(calls(row, names) for names in CALL_COLUMNS.values())]
+
+    key = operator.itemgetter("workload", "variant", "what", "memory")
+    later = {key(row): cells(row) for row in (after or before)["results"]}
+    rows = [
+        [f"{row['workload']} {row['what']}, {row['memory']}"]
+        + [old if old == new else f"{old} → {new}" for old, new in zip(cells(row), later[key(row)])]
+        for row in before["results"]
+        if key(row) in later
+    ]
+    commits = " → ".join(file["commit"] for file in (before, after) if file)
+    return f"{commits}\n\n{table(['', 'kernels', *CALL_COLUMNS], rows)}"
 
 
 def left_out(files: Sequence[File]) -> str:
@@ -209,8 +257,9 @@ def main() -> int:
     first = files[0]
     if "workloads" in first:
         text, draw = merge_tables(first, options.summary), draw_merge
-    elif "limits" in first:
-        text, draw = gpu_table(first, files[1] if len(files) > 1 else None), None
+    elif "is_gpu" in first:
+        show = gpu_table if "limits" in first else calls_table
+        text, draw = show(first, files[1] if len(files) > 1 else None), None
     else:
         text, draw = round_table(first), draw_rounds
     print(text)

@@ -7,7 +7,7 @@
 //   thrust, cub  what people have, on the same tuples, on the device, in float32
 //
 // Every result is verified before it is timed. With --device host it runs anywhere, which tests the program and
-// measures nothing.
+// measures nothing; with --calls it counts the calls to the device, which are the same on the host, and times nothing.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -45,19 +45,24 @@ struct Settings {
   std::string path = "auto";
   int repetitions = 7;
   int divide_clients = 1;
+  bool calls = false;
+  std::string commit;
   std::string out;
   cuda::Tuning tuning;
   bool on_gpu() const { return device == "cuda"; }
 };
 
-BenchDevice MakeBenchDevice(const Settings& settings) {
+// `pinned`: whether the input is, which a host device knows of its own memory alone.
+BenchDevice MakeBenchDevice(const Settings& settings, bool pinned = false) {
   BenchDevice bench;
   if (settings.on_gpu()) {
     bench.create = [] { return Must(cuda::CreateCudaDevice()); };
     bench.make_clock = MakeEventClock;
     bench.flush_bytes = kFlushBytes;
   } else {
-    bench.create = [] { return std::make_unique<cuda::HostDevice>(); };
+    cuda::HostDeviceOptions options;
+    options.all_pinned = pinned;
+    bench.create = [options] { return std::make_unique<cuda::HostDevice>(options); };
     bench.make_clock = [](cuda::Device&) { return MakeHostClock(); };
   }
   bench.tuning = settings.tuning;
@@ -133,6 +138,7 @@ class Report {
   Report(const Settings& settings, const DeviceLimits& limits) : settings_(settings), limits_(limits) {}
 
   void Add(const Workload& workload, const std::string& memory, const Timing& timing) {
+    if (settings_.calls) return AddCalls(workload, memory, timing);
     const double seconds = Median(timing.seconds);
     const auto bytes_in = static_cast<double>(InputBytes(workload));
     const double bytes = bytes_in + static_cast<double>(timing.bytes_out);
@@ -166,6 +172,23 @@ class Report {
                       [](std::string* out, double s) { absl::StrAppendFormat(out, "%.9f", s); })));
   }
 
+  void AddCalls(const Workload& workload, const std::string& memory, const Timing& timing) {
+    std::printf("%-2s %-9s %-11s %-9s %9.2f", workload.name.c_str(), Name(workload.variant), timing.what.c_str(),
+                memory.c_str(), workload.num_tuples / 1e6);
+    std::vector<std::string> counts;
+    for (const auto& [name, count] : timing.calls) {
+      std::printf("  %s %lu (%.4g)", name.c_str(), count.calls, static_cast<double>(count.size));
+      counts.push_back(absl::StrFormat(R"("%s": [%d, %d])", name, count.calls, count.size));
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+    records_.push_back(absl::StrFormat(
+        R"({"workload": "%s", "variant": "%s", "what": "%s", "memory": "%s", "path": "%s", "tuples": %d, )"
+        R"("row_width": %d, "rows_out": %d, "verified": true, "calls": {%s}})",
+        workload.name, Name(workload.variant), timing.what, memory, settings_.path, workload.num_tuples,
+        workload.spec.row_width, timing.num_rows, absl::StrJoin(counts, ", ")));
+  }
+
   void LeaveOut(const Workload& workload, const std::string& what, const std::string& reason) {
     std::printf("%-2s %-9s %-11s %s\n", workload.name.c_str(), Name(workload.variant), what.c_str(), reason.c_str());
     std::fflush(stdout);
@@ -180,13 +203,19 @@ class Report {
     const std::string unfinished = settings_.out + ".part";
     std::ofstream out(unfinished);
     out << absl::StrFormat(
-        "{\n\"date\": \"%s\", \"device\": \"%s\", \"is_gpu\": %s, \"cpu\": \"%s\", \"seed\": %d, "
-        "\"clients_divided_by\": %d,\n\"limits\": {\"copy_bytes_per_s\": %.0f, \"pinned_in_bytes_per_s\": %.0f, "
-        "\"pageable_in_bytes_per_s\": %.0f, \"pinned_out_bytes_per_s\": %.0f},\n\"left_out\": [%s],\n\"results\": "
-        "[\n%s\n]\n}\n",
-        Today(), device, settings_.on_gpu() ? "true" : "false", CpuName(), kSeed, settings_.divide_clients,
-        limits_.copy_bytes_per_s, limits_.pinned_in_bytes_per_s, limits_.pageable_in_bytes_per_s,
-        limits_.pinned_out_bytes_per_s, absl::StrJoin(left_out_, ",\n"), absl::StrJoin(records_, ",\n"));
+        "{\n\"date\": \"%s\", \"commit\": \"%s\", \"device\": \"%s\", \"is_gpu\": %s, \"cpu\": \"%s\", \"seed\": %d, "
+        "\"clients_divided_by\": %d,\n",
+        Today(), settings_.commit, device, settings_.on_gpu() ? "true" : "false", CpuName(), kSeed,
+        settings_.divide_clients);
+    if (!settings_.calls) {
+      out << absl::StrFormat(
+          "\"limits\": {\"copy_bytes_per_s\": %.0f, \"pinned_in_bytes_per_s\": %.0f, "
+          "\"pageable_in_bytes_per_s\": %.0f, \"pinned_out_bytes_per_s\": %.0f},\n",
+          limits_.copy_bytes_per_s, limits_.pinned_in_bytes_per_s, limits_.pageable_in_bytes_per_s,
+          limits_.pinned_out_bytes_per_s);
+    }
+    out << absl::StrFormat("\"left_out\": [%s],\n\"results\": [\n%s\n]\n}\n", absl::StrJoin(left_out_, ",\n"),
+                           absl::StrJoin(records_, ",\n"));
     out.close();
     if (!out.good() || std::rename(unfinished.c_str(), settings_.out.c_str()) != 0) {
       throw std::runtime_error("cannot write " + settings_.out);
@@ -205,19 +234,22 @@ bool Applies(const Workload& workload, Variant variant) {
   return variant != Variant::kShuffled || workload.name != "D";
 }
 
-void RunWorkload(const Settings& settings, const BenchDevice& bench, cuda::Device& device, const Workload& workload,
-                 Report& report) {
+void RunWorkload(const Settings& settings, cuda::Device& device, const Workload& workload, Report& report) {
   {
+    const BenchDevice bench = MakeBenchDevice(settings, /*pinned=*/true);
+    const int repetitions = settings.calls ? 0 : settings.repetitions;
     const ReferenceSums expected(workload);
     {
       const HostInput pageable(workload);
-      report.Add(workload, "pageable", TimeEndToEnd(bench, workload, expected, pageable, settings.repetitions));
+      report.Add(workload, "pageable",
+                 TimeEndToEnd(MakeBenchDevice(settings), workload, expected, pageable, repetitions));
     }
     const HostInput pinned(workload, device);
-    report.Add(workload, "pinned", TimeEndToEnd(bench, workload, expected, pinned, settings.repetitions));
-    report.Add(workload, "pinned", TimeFinish(bench, workload, expected, pinned, settings.repetitions));
-    report.Add(workload, "device", TimeResident(bench, workload, expected, pinned, settings.repetitions));
-    report.Add(workload, "device", TimeKernels(bench, workload, expected, pinned, settings.repetitions));
+    report.Add(workload, "pinned", TimeEndToEnd(bench, workload, expected, pinned, repetitions));
+    report.Add(workload, "pinned", TimeFinish(bench, workload, expected, pinned, repetitions));
+    report.Add(workload, "device", TimeResident(bench, workload, expected, pinned, repetitions));
+    if (settings.calls) return;
+    report.Add(workload, "device", TimeKernels(bench, workload, expected, pinned, repetitions));
   }
   if (!settings.on_gpu() || workload.spec.row_width != 1) return;
   for (const Timing& timing : TimeNativePeers(workload, settings.repetitions)) {
@@ -230,15 +262,17 @@ void RunWorkload(const Settings& settings, const BenchDevice& bench, cuda::Devic
 }
 
 void Run(const Settings& settings) {
-  const BenchDevice bench = MakeBenchDevice(settings);
-  const std::unique_ptr<cuda::Device> device = bench.create();
-  const DeviceLimits limits = Limits(settings, *device);
-  std::printf(
-      "%s; path %s; seed %lu\ncopies: %.1f GB/s read and written on the device; from the host %.1f GB/s pinned, "
-      "%.1f pageable; to it %.1f\n\n%-2s %-9s %-11s %-9s %9s %12s %9s\n",
-      device->description().c_str(), settings.path.c_str(), kSeed, limits.copy_bytes_per_s / 1e9,
-      limits.pinned_in_bytes_per_s / 1e9, limits.pageable_in_bytes_per_s / 1e9, limits.pinned_out_bytes_per_s / 1e9, "",
-      "", "", "memory", "M tuples", "M tuples/s", "GB/s");
+  const std::unique_ptr<cuda::Device> device = MakeBenchDevice(settings).create();
+  const DeviceLimits limits = settings.calls ? DeviceLimits() : Limits(settings, *device);
+  std::printf("%s; path %s; seed %lu\n", device->description().c_str(), settings.path.c_str(), kSeed);
+  if (!settings.calls) {
+    std::printf(
+        "copies: %.1f GB/s read and written on the device; from the host %.1f GB/s pinned, %.1f pageable; to it "
+        "%.1f\n\n"
+        "%-2s %-9s %-11s %-9s %9s %12s %9s\n",
+        limits.copy_bytes_per_s / 1e9, limits.pinned_in_bytes_per_s / 1e9, limits.pageable_in_bytes_per_s / 1e9,
+        limits.pinned_out_bytes_per_s / 1e9, "", "", "", "memory", "M tuples", "M tuples/s", "GB/s");
+  }
   Report report(settings, limits);
   int num_failed = 0;
   report.Write(device->description());
@@ -248,7 +282,7 @@ void Run(const Settings& settings) {
       const Workload workload = MakeWorkload(std::string(1, name), kSeed, settings.divide_clients, variant);
       if (!Applies(workload, variant)) continue;
       try {
-        RunWorkload(settings, bench, *device, workload, report);
+        RunWorkload(settings, *device, workload, report);
       } catch (const std::exception& error) {  // the others may be well
         report.LeaveOut(workload, "sparseagg", error.what());
         ++num_failed;
@@ -281,6 +315,8 @@ int main(int argc, char** argv) try {
   app.add_option("--divide-clients", settings.divide_clients, "take fewer clients, for a quick look")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_flag("--calls", settings.calls, "count calls to the device, and time nothing");
+  app.add_option("--commit", settings.commit, "what was built, for the JSON");
   app.add_option("--out", settings.out, "JSON file to write");
   sparseagg::cuda::Tuning& tuning = settings.tuning;
   app.add_option("--min-tile-tuples", tuning.min_tile_tuples,

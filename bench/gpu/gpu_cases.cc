@@ -61,8 +61,13 @@ class Resident {
     Once([](const auto& merge) { merge(); }, &timing);
     watch_.poison = false;
     d_flush_ = Must(device_->Allocate(std::max<size_t>(1, bench_.flush_bytes), cuda::Lane::kCompute));
-    watch_.peak_bytes = watch_.used_bytes;              // of the flush alone
-    Once([](const auto& merge) { merge(); }, nullptr);  // the memory pool has all it needs from here on
+    watch_.peak_bytes = watch_.used_bytes;  // of the flush alone
+    const auto count = [&](const auto& merge) {
+      watch_.calls = &timing.calls;
+      merge();
+      watch_.calls = nullptr;
+    };
+    Once(count, nullptr);  // the memory pool has all it needs from here on
     for (int i = 0; i < repetitions; ++i) Once(around, nullptr);
     timing.device_peak_bytes = watch_.peak_bytes - bench_.flush_bytes;
   }
@@ -166,7 +171,10 @@ Timing TimeRounds(const std::string& what, bool on_arrival, const BenchDevice& b
   const auto run = [&](bool is_timed) -> Result {
     double start = Now();
     std::unique_ptr<Aggregation> aggregation = Collect(engine, workload.spec, input.updates());
-    if (on_arrival) start = Now();
+    if (on_arrival) {
+      if (watch.calls != nullptr) watch.calls->clear();
+      start = Now();
+    }
     Result result = std::move(Must(std::move(*aggregation).Finish())[0]);
     if (is_timed) timing.seconds.push_back(Now() - start);
     return result;
@@ -179,7 +187,9 @@ Timing TimeRounds(const std::string& what, bool on_arrival, const BenchDevice& b
     timing.bytes_out = result.memory_bytes();
   }
   watch.poison = false;
+  watch.calls = &timing.calls;
   run(/*is_timed=*/false);  // warms what poisoning may have cooled
+  watch.calls = nullptr;
   for (int i = 0; i < repetitions; ++i) run(/*is_timed=*/true);
   Check(engine.Probe());  // else it was the CPU engine that was timed
   const bool may_be_small = bench.tuning.min_merge_values > 0;

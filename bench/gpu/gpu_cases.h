@@ -36,6 +36,7 @@ struct Timing {
   std::string what;
   std::vector<double> seconds;
   std::map<std::string, double> kernels;  // of the median run, by kind of work
+  CallCounts calls;                       // of one run, without a fault and with all memory that stays in place
   uint64_t num_rows = 0;
   uint64_t bytes_out = 0;
   uint64_t device_peak_bytes = 0;

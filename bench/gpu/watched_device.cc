@@ -18,6 +18,15 @@ constexpr const char* kKernels[] = {
     "copy_words"};
 static_assert(std::size(kKernels) == std::variant_size_v<cuda::KernelCall>);
 
+// Elements of an element-wise kernel; 0 of one of blocks.
+struct SizeOf {
+  template <typename Kernel>
+  uint64_t operator()(const Kernel& kernel) const {
+    if constexpr (requires { kernel.size(); }) return kernel.size();
+    return 0;
+  }
+};
+
 class HostClock : public SpanClock {
  public:
   void Begin() override { begin_ = Now(); }
@@ -34,6 +43,7 @@ class HostClock : public SpanClock {
 std::unique_ptr<SpanClock> MakeHostClock() { return std::make_unique<HostClock>(); }
 
 absl::StatusOr<void*> WatchedDevice::Allocate(size_t bytes, cuda::Lane lane) {
+  Count("allocate", bytes);
   ASSIGN_OR_RETURN(void* const d_memory, device_->Allocate(bytes, lane));
   if (watch_.poison && bytes > 0) {
     if (absl::Status status = device_->Fill(d_memory, Watch::kPoison, bytes, lane); !status.ok()) {
@@ -57,7 +67,8 @@ void WatchedDevice::Free(void* d_memory, cuda::Lane lane) {
 }
 
 absl::Status WatchedDevice::LaunchOn(const cuda::KernelCall& call, cuda::Lane lane) {
-  return Timed(kKernels[call.index()], lane, [&] { return device_->LaunchOn(call, lane); });
+  return Watched(kKernels[call.index()], std::visit(SizeOf(), call), lane,
+                 [&] { return device_->LaunchOn(call, lane); });
 }
 
 }  // namespace sparseagg::bench

@@ -1,4 +1,4 @@
-// A device that a benchmark looks into: time by kind of work, peak of memory, poisoned allocations.
+// A device that a benchmark looks into: calls, time by kind of work, peak of memory, poisoned allocations.
 #ifndef SPARSEAGG_BENCH_GPU_WATCHED_DEVICE_H_
 #define SPARSEAGG_BENCH_GPU_WATCHED_DEVICE_H_
 
@@ -35,12 +35,21 @@ std::unique_ptr<SpanClock> MakeHostClock();
 // the GPU takes, without the gaps between. std::runtime_error when CUDA fails or the build has none.
 std::unique_ptr<SpanClock> MakeEventClock(cuda::Device& device);
 
+// Calls of one kind to a device, and their size together: bytes of copies, fills and allocations; elements of sorts,
+// selections and element-wise kernels.
+struct CallCount {
+  uint64_t calls = 0;
+  uint64_t size = 0;
+};
+using CallCounts = std::map<std::string, CallCount>;
+
 // What is watched; outlives the device, which an engine owns.
 struct Watch {
   // Fill what is allocated with this, so that nothing passes for a result that was not written. Takes time.
   bool poison = false;
   static constexpr uint8_t kPoison = 0xa5;
-  SpanClock* clock = nullptr;  // null: time nothing
+  SpanClock* clock = nullptr;   // null: time nothing
+  CallCounts* calls = nullptr;  // null: count nothing
   size_t used_bytes = 0;
   size_t peak_bytes = 0;
 };
@@ -59,30 +68,48 @@ class WatchedDevice : public cuda::Device {
   absl::StatusOr<void*> Allocate(size_t bytes, cuda::Lane lane) override;
   void Free(void* d_memory, cuda::Lane lane) override;
   absl::Status Trim() override { return device_->Trim(); }
-  absl::StatusOr<void*> AllocatePinned(size_t bytes) override { return device_->AllocatePinned(bytes); }
+  absl::StatusOr<void*> AllocatePinned(size_t bytes) override {
+    Count("allocate_pinned", bytes);
+    return device_->AllocatePinned(bytes);
+  }
   void FreePinned(void* memory) override { device_->FreePinned(memory); }
   bool IsPinned(const void* memory, size_t bytes) const override { return device_->IsPinned(memory, bytes); }
   std::string Elsewhere(const void* d_memory) const override { return device_->Elsewhere(d_memory); }
 
   absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, cuda::Lane lane) override {
-    return device_->CopyIn(d_to, from_pinned, bytes, lane);
+    return Watched("copy_in", bytes, lane, [&] { return device_->CopyIn(d_to, from_pinned, bytes, lane); });
   }
   absl::Status CopyOut(void* to_pinned, const void* d_from, size_t bytes, cuda::Lane lane) override {
-    return device_->CopyOut(to_pinned, d_from, bytes, lane);
+    return Watched("copy_out", bytes, lane, [&] { return device_->CopyOut(to_pinned, d_from, bytes, lane); });
   }
   absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, cuda::Lane lane) override {
-    return Timed("copy", lane, [&] { return device_->CopyWithin(d_to, d_from, bytes, lane); });
+    return Watched("copy_within", bytes, lane, [&] { return device_->CopyWithin(d_to, d_from, bytes, lane); });
   }
   absl::Status Fill(void* d_memory, uint8_t byte, size_t bytes, cuda::Lane lane) override {
-    return Timed("fill", lane, [&] { return device_->Fill(d_memory, byte, bytes, lane); });
+    return Watched("fill", bytes, lane, [&] { return device_->Fill(d_memory, byte, bytes, lane); });
   }
 
   absl::StatusOr<cuda::EventId> CreateEvent() override { return device_->CreateEvent(); }
-  absl::Status Record(cuda::EventId event, cuda::Lane lane) override { return device_->Record(event, lane); }
-  absl::Status Wait(cuda::Lane lane, cuda::EventId event) override { return device_->Wait(lane, event); }
-  absl::Status Await(cuda::EventId event) override { return device_->Await(event); }
-  absl::Status AwaitLane(cuda::Lane lane) override { return device_->AwaitLane(lane); }
-  absl::Status AwaitAll() override { return device_->AwaitAll(); }
+  absl::Status Record(cuda::EventId event, cuda::Lane lane) override {
+    Count("record");
+    return device_->Record(event, lane);
+  }
+  absl::Status Wait(cuda::Lane lane, cuda::EventId event) override {
+    Count("wait");
+    return device_->Wait(lane, event);
+  }
+  absl::Status Await(cuda::EventId event) override {
+    Count("await");
+    return device_->Await(event);
+  }
+  absl::Status AwaitLane(cuda::Lane lane) override {
+    Count("await");
+    return device_->AwaitLane(lane);
+  }
+  absl::Status AwaitAll() override {
+    Count("await");
+    return device_->AwaitAll();
+  }
 
   uintptr_t StreamHandle(cuda::Lane lane) const override { return device_->StreamHandle(lane); }
   absl::Status Follow(uintptr_t stream, cuda::Lane lane) override { return device_->Follow(stream, lane); }
@@ -91,19 +118,27 @@ class WatchedDevice : public cuda::Device {
     return device_->SortScratchBytes(call);
   }
   absl::StatusOr<int> Sort(const cuda::SortCall& call) override {
-    return Timed("sort", cuda::Lane::kCompute, [&] { return device_->Sort(call); });
+    return Watched("sort", call.count, cuda::Lane::kCompute, [&] { return device_->Sort(call); });
   }
   absl::StatusOr<size_t> SelectScratchBytes(const cuda::SelectCall& call) override {
     return device_->SelectScratchBytes(call);
   }
   absl::Status Select(const cuda::SelectCall& call) override {
-    return Timed("select", cuda::Lane::kCompute, [&] { return device_->Select(call); });
+    return Watched("select", call.count, cuda::Lane::kCompute, [&] { return device_->Select(call); });
   }
   absl::Status LaunchOn(const cuda::KernelCall& call, cuda::Lane lane) override;
 
  private:
+  void Count(const char* name, uint64_t size = 0) {
+    if (watch_.calls == nullptr) return;
+    CallCount& count = (*watch_.calls)[name];
+    ++count.calls;
+    count.size += size;
+  }
+
   template <typename Work>
-  auto Timed(const std::string& name, cuda::Lane lane, Work work) -> decltype(work()) {
+  auto Watched(const char* name, uint64_t size, cuda::Lane lane, Work work) -> decltype(work()) {
+    Count(name, size);
     if (watch_.clock == nullptr || lane != cuda::Lane::kCompute) return work();
     watch_.clock->Begin();
     auto result = work();
