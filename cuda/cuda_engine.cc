@@ -28,6 +28,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&
   DeviceEngineOptions options;
   options.memory_budget_bytes = choice.memory_bytes;
   options.cpu = cpu;
+  options.tuning.max_pinned_bytes = choice.pinned_bytes;
   if (work == DeviceWork::kLarge) options.tuning.min_merge_values = Tuning::kMinLargeMergeValues;
   options.on_fallback = std::move(on_fallback);
   return std::make_unique<DeviceEngine>(std::move(devices), options);

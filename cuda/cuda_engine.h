@@ -26,8 +26,9 @@ enum class DeviceWork : uint8_t {
 
 // Which CUDA devices of this process the engine uses. CUDA_VISIBLE_DEVICES may hide devices; each MIG part is a device.
 struct DeviceChoice {
-  int num_devices = 1;        // the first ones; 0: all
-  uint64_t memory_bytes = 0;  // at most, on each device; 0: nine tenths of what is free there
+  int num_devices = 1;                        // the first ones; 0: all
+  uint64_t memory_bytes = 0;                  // at most, on each device; 0: nine tenths of what is free there
+  uint64_t pinned_bytes = uint64_t{1} << 30;  // of host memory for the results of each device, in use and kept, at most
 };
 
 // Returns: whether this build has the engine. If not, it may come from a plug-in (cuda/plugin/load.h).

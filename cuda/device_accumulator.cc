@@ -35,13 +35,14 @@ absl::StatusOr<UnfinishedRows> CopyOut(Session& session, const DeviceRows& rows)
 
 DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, ValidatedUpdate update,
                                std::optional<size_t> send_to)
-    : update_(std::move(update)),
+    : update_(engine.FindPinned(shape, std::move(update))),
       key_bytes_(std::holds_alternative<KeyRun>(update_.keys()) ? 0 : update_.num_keys() * shape.key_bytes),
       value_bytes_(update_.num_keys() * shape.row_bytes),
-      preloaded_(
-          send_to.has_value() && !update_.on_device()
-              ? engine.Preload({{KeyArray(update_), 0, key_bytes_}, {update_.values(), 0, value_bytes_}}, *send_to)
-              : PreloadedArrays(engine, 0)) {}
+      preloaded_(send_to.has_value() && !update_.on_device()
+                     ? engine.Preload({{KeyArray(update_), 0, key_bytes_, false, update_.pinned_keys()},
+                                       {update_.values(), 0, value_bytes_, false, update_.pinned_values()}},
+                                      *send_to)
+                     : PreloadedArrays(engine, 0)) {}
 
 absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate sent) const {
   // Before the check, which then finds the copy on the device.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "cuda/device_accumulator.h"
+#include "cuda/merge/batch.h"
 #include "cuda/merge/import.h"
 #include "cuda/merge/tensor_shape.h"
 #include "host/base/status_macros.h"
@@ -281,8 +282,12 @@ void DeviceEngine::ReleaseDeviceMemory() {
     {
       const std::lock_guard<std::mutex> lock(seat->mutex);
       if (!FaultOf(*seat).ok()) continue;
-      status = RunOnce(
-          *seat->session, [](Session& session, int) { return session.device().Trim(); }, /*shrink=*/0);
+      const Operation release = [](Session& session, int) -> absl::Status {
+        RETURN_IF_ERROR(session.device().Trim());
+        session.pinned().Trim();
+        return absl::OkStatus();
+      };
+      status = RunOnce(*seat->session, release, /*shrink=*/0);
     }
     if (!absl::IsResourceExhausted(status)) Distrust(*seat, status);
   }
@@ -339,6 +344,15 @@ PreloadedArrays::~PreloadedArrays() {
     const absl::Status status = engine_.ForgetSent(device_, sent_);
     if (!absl::IsResourceExhausted(status)) engine_.Distrust(*engine_.seats_[device_], status);
   }
+}
+
+ValidatedUpdate DeviceEngine::FindPinned(const TensorShape& shape, ValidatedUpdate update) const {
+  const Seat& first = *seats_.front();
+  if (update.on_device() || update.num_keys() == 0 || !FaultOf(first).ok()) return update;
+  const auto is_pinned = [&](const void* array, size_t row_bytes) {
+    return array != nullptr && row_bytes > 0 && first.device->IsPinned(array, update.num_keys() * row_bytes);
+  };
+  return update.WithPinned(is_pinned(KeyArray(update), shape.key_bytes), is_pinned(update.values(), shape.row_bytes));
 }
 
 PreloadedArrays DeviceEngine::Preload(absl::Span<const HostPart> arrays, size_t device) {

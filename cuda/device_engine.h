@@ -117,6 +117,9 @@ class DeviceEngine : public Engine {
   std::vector<size_t> WorkingDevices() const;
   size_t num_devices() const { return seats_.size(); }
   HostThreads& threads() { return threads_; }  // for work on host memory
+  // Returns: the update, with the flags of arrays that are in pinned memory, whoever pinned it. Asks once for the whole
+  // array, since an answer takes as long as copying some KB.
+  ValidatedUpdate FindPinned(const TensorShape& shape, ValidatedUpdate update) const;
   // Sends copies of the arrays of an update to a device as soon as it arrives, as far as there is room (Tuning). If an
   // operation is using the device, it sends nothing: the update stays in host memory, and nothing waits for a merge.
   // Thread-safe. Blocks: while other updates are sent; not until the copies are there. The destructor of what it
@@ -138,10 +141,11 @@ class DeviceEngine : public Engine {
   class OwnedColumns;
   // One device, and what is its own.
   struct Seat {
-    std::unique_ptr<Device> device;  // guarded by `mutex`, but ordinal() and StreamHandle(); so is `session`
-    std::string description;         // immutable
-    std::mutex sending;              // held while SendAhead sends an update; before `mutex`
-    std::mutex mutex;                // before DeviceEngine::mutex_
+    // Guarded by `mutex`, but ordinal(), StreamHandle() and IsPinned(); so is `session`.
+    std::unique_ptr<Device> device;
+    std::string description;  // immutable
+    std::mutex sending;       // held while SendAhead sends an update; before `mutex`
+    std::mutex mutex;         // before DeviceEngine::mutex_
     std::unique_ptr<Session> session;
     // Guarded by DeviceEngine::mutex_.
     absl::Status fault;

@@ -11,7 +11,11 @@ struct Tuning {
   // Size of a pinned buffer: large enough to hide the cost of starting a copy, small enough to fill during the previous
   // copy.
   size_t staging_buffer_bytes = size_t{4} << 20;
-  size_t num_staging_buffers = 8;  // at least 2; as many again for results
+  size_t num_staging_buffers = 8;  // at least 2
+  // Pinned host memory for results, in use and kept (PinnedArena): at most, and the smallest block. Other results go
+  // through the buffers.
+  size_t max_pinned_bytes = size_t{1} << 30;
+  size_t min_pinned_bytes = size_t{256} << 10;
   // What one host thread copies at a time.
   size_t copy_part_bytes = size_t{256} << 10;
   // Bytes of keys and values of an update from which on it is sent to the device when it arrives, which takes as long
@@ -19,7 +23,7 @@ struct Tuning {
   size_t min_resident_bytes = size_t{64} << 10;
   double max_resident_share = 0.5;
   // Size from which on a piece of an array that is pinned, or on the device, is a copy of its own, so that its bytes
-  // outweigh the call. A smaller one goes through a buffer, or is copied by a kernel (kernels/fetch.h).
+  // outweigh the call. A kernel copies all smaller ones of a batch (kernels/fetch.h).
   size_t min_copy_bytes = size_t{256} << 10;
   // Bytes of keys and values of a slab (SlabPlan): few, so that the first copy in and the last copy out take little
   // of the time, but enough to outweigh a merge's launches and waits. And the mean number of tuples of one update in a

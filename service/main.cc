@@ -72,7 +72,11 @@ absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(const Options& options,
     Log(LogLevel::kWarning, "gpu_fallback", {{"reason", reason.ToString()}});
   };
   const CpuEngineOptions cpu = {options.num_threads};
-  const cuda::DeviceChoice gpus = {options.gpu_devices, options.gpu_memory_bytes};
+  cuda::DeviceChoice gpus = {options.gpu_devices, options.gpu_memory_bytes};
+  // With what is kept of freed memory (KeepFreedMemory), no more than the process's share.
+  if (const uint64_t share = DivideMemory(options.server.limits).process; share != 0) {
+    gpus.pinned_bytes = std::min(gpus.pinned_bytes, share / 4);
+  }
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       options.cuda_plugin.empty() && cuda::HasCudaEngine()
           ? cuda::CreateCudaEngine(cpu, report, work, gpus)

@@ -102,9 +102,8 @@ absl::StatusOr<DeviceLimits> MeasureLimits(cuda::Device& device, size_t bytes) {
   const absl::Cleanup free_from = [&] { device.Free(d_from, kLane); };
   ASSIGN_OR_RETURN(void* const d_to, device.Allocate(bytes, kLane));
   const absl::Cleanup free_to = [&] { device.Free(d_to, kLane); };
-  ASSIGN_OR_RETURN(void* const pinned, device.AllocatePinned(bytes));
-  const absl::Cleanup free_pinned = [&] { device.FreePinned(pinned); };
-  std::memset(pinned, 1, bytes);
+  ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> pinned, device.AllocatePinned(bytes));
+  std::memset(pinned.get(), 1, bytes);
   std::vector<char> pageable(bytes, 1);
   RETURN_IF_ERROR(device.Fill(d_from, 1, bytes, kLane));
 
@@ -114,13 +113,13 @@ absl::StatusOr<DeviceLimits> MeasureLimits(cuda::Device& device, size_t bytes) {
                    CopiesPerSecond(device, [&] { return device.CopyWithin(d_to, d_from, bytes, kLane); }));
   limits.copy_bytes_per_s *= 2 * size;
   ASSIGN_OR_RETURN(limits.pinned_in_bytes_per_s,
-                   CopiesPerSecond(device, [&] { return device.CopyIn(d_to, pinned, bytes, kLane); }));
+                   CopiesPerSecond(device, [&] { return device.CopyIn(d_to, pinned.get(), bytes, kLane); }));
   limits.pinned_in_bytes_per_s *= size;
   ASSIGN_OR_RETURN(limits.pageable_in_bytes_per_s,
                    CopiesPerSecond(device, [&] { return device.CopyIn(d_to, pageable.data(), bytes, kLane); }));
   limits.pageable_in_bytes_per_s *= size;
   ASSIGN_OR_RETURN(limits.pinned_out_bytes_per_s,
-                   CopiesPerSecond(device, [&] { return device.CopyOut(pinned, d_from, bytes, kLane); }));
+                   CopiesPerSecond(device, [&] { return device.CopyOut(pinned.get(), d_from, bytes, kLane); }));
   limits.pinned_out_bytes_per_s *= size;
   return limits;
 }

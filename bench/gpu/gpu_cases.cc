@@ -127,7 +127,7 @@ HostInput::HostInput(const Workload& workload) {
   }
 }
 
-HostInput::HostInput(const Workload& workload, cuda::Device& device) : device_(&device) {
+HostInput::HostInput(const Workload& workload, cuda::Device& device) {
   constexpr size_t kAlignment = 64;
   const auto align = [](size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
   size_t bytes = 0;
@@ -135,7 +135,7 @@ HostInput::HostInput(const Workload& workload, cuda::Device& device) : device_(&
     bytes += align(client.narrow_keys.size() * 4 + client.wide_keys.size() * 8) + align(client.values.size() * 4);
   }
   pinned_ = Must(device.AllocatePinned(bytes));
-  auto* next = static_cast<std::byte*>(pinned_);
+  std::byte* next = pinned_.get();
   const auto copy = [&](const auto& from) {
     using T = typename std::decay_t<decltype(from)>::value_type;
     auto* to = reinterpret_cast<T*>(next);
@@ -150,10 +150,6 @@ HostInput::HostInput(const Workload& workload, cuda::Device& device) : device_(&
     columns.values = reinterpret_cast<const std::byte*>(copy(client.values).data());
     updates_.push_back(Must(ValidatedUpdate::Create(workload.spec, std::move(columns), 1.0)));
   }
-}
-
-HostInput::~HostInput() {
-  if (pinned_ != nullptr) device_->FreePinned(pinned_);
 }
 
 namespace {

@@ -50,17 +50,13 @@ class HostInput {
  public:
   // Pageable: the workload's own arrays, which must outlive this.
   explicit HostInput(const Workload& workload);
-  // Copies in pinned memory of `device`, which must outlive this.
+  // Copies in pinned memory of `device`.
   HostInput(const Workload& workload, cuda::Device& device);
-  HostInput(const HostInput&) = delete;
-  HostInput& operator=(const HostInput&) = delete;
-  ~HostInput();
 
   const std::vector<ValidatedUpdate>& updates() const { return updates_; }
 
  private:
-  cuda::Device* device_ = nullptr;
-  void* pinned_ = nullptr;
+  std::shared_ptr<std::byte> pinned_;
   std::vector<ValidatedUpdate> updates_;
 };
 

@@ -68,11 +68,10 @@ class WatchedDevice : public cuda::Device {
   absl::StatusOr<void*> Allocate(size_t bytes, cuda::Lane lane) override;
   void Free(void* d_memory, cuda::Lane lane) override;
   absl::Status Trim() override { return device_->Trim(); }
-  absl::StatusOr<void*> AllocatePinned(size_t bytes) override {
+  absl::StatusOr<std::shared_ptr<std::byte>> AllocatePinned(size_t bytes) override {
     Count("allocate_pinned", bytes);
     return device_->AllocatePinned(bytes);
   }
-  void FreePinned(void* memory) override { device_->FreePinned(memory); }
   bool IsPinned(const void* memory, size_t bytes) const override { return device_->IsPinned(memory, bytes); }
   std::string Elsewhere(const void* d_memory) const override { return device_->Elsewhere(d_memory); }
 

@@ -27,42 +27,6 @@ void IgnoreError(cudaError_t error) {
   if (error != cudaSuccess) cudaGetLastError();
 }
 
-CudaPool::~CudaPool() {
-  if (pool_ != nullptr) IgnoreError(cudaMemPoolDestroy(pool_));
-}
-
-absl::Status CudaPool::Create(int device) {
-  cudaMemPoolProps properties = {};
-  properties.allocType = cudaMemAllocationTypePinned;
-  properties.location.type = cudaMemLocationTypeDevice;
-  properties.location.id = device;
-  CUDA_RETURN_IF_ERROR(cudaMemPoolCreate(&pool_, &properties));
-  uint64_t keep_all = UINT64_MAX;
-  CUDA_RETURN_IF_ERROR(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep_all));
-  // Else one lane's allocation may make it wait for what another lane has freed but not finished with.
-  int never = 0;
-  return CUDA_TO_STATUS(cudaMemPoolSetAttribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &never));
-}
-
-absl::StatusOr<void*> CudaPool::Allocate(size_t bytes, cudaStream_t stream) {
-  void* d_memory = nullptr;
-  CUDA_RETURN_IF_ERROR(cudaMallocFromPoolAsync(&d_memory, bytes, pool_, stream));
-  return d_memory;
-}
-
-absl::Status CudaPool::Trim() { return CUDA_TO_STATUS(cudaMemPoolTrimTo(pool_, 0)); }
-
-// Ignores errors: an error here is one of earlier work, and the call that waits for that work returns it.
-void CudaPool::Free(void* d_memory, cudaStream_t stream) { IgnoreError(cudaFreeAsync(d_memory, stream)); }
-
-absl::StatusOr<void*> CudaPool::AllocatePinned(size_t bytes) {
-  void* memory = nullptr;
-  CUDA_RETURN_IF_ERROR(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault));
-  return memory;
-}
-
-void CudaPool::FreePinned(void* memory) { IgnoreError(cudaFreeHost(memory)); }
-
 namespace {
 
 cudaError_t SortKeys(SortCall& call, int& output, cudaStream_t stream) {
@@ -157,7 +121,16 @@ absl::Status CudaDevice::Start() {
   for (cudaStream_t& stream : streams_) {
     CUDA_RETURN_IF_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   }
-  return pool_.Create(ordinal_);
+  cudaMemPoolProps pool = {};
+  pool.allocType = cudaMemAllocationTypePinned;
+  pool.location.type = cudaMemLocationTypeDevice;
+  pool.location.id = ordinal_;
+  CUDA_RETURN_IF_ERROR(cudaMemPoolCreate(&pool_, &pool));
+  uint64_t keep_all = UINT64_MAX;
+  CUDA_RETURN_IF_ERROR(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep_all));
+  // Else one lane's allocation may make it wait for what another lane has freed but not finished with.
+  int never = 0;
+  return CUDA_TO_STATUS(cudaMemPoolSetAttribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &never));
 }
 
 // CUB keeps the error of its first use for as long as the process lives. So the first use is here, before other
@@ -170,14 +143,12 @@ absl::Status CudaDevice::RunSomething() {
 }
 
 CudaDevice::~CudaDevice() {
-  if (!hung_.ok()) {  // whatever gives memory back would wait for the device
-    pool_.Abandon();
-    return;
-  }
+  if (!hung_.ok()) return;  // whatever gives memory back would wait for the device
   for (const cudaEvent_t event : events_) IgnoreError(cudaEventDestroy(event));
   for (const cudaStream_t stream : streams_) {
     if (stream != nullptr) IgnoreError(cudaStreamDestroy(stream));
   }
+  if (pool_ != nullptr) IgnoreError(cudaMemPoolDestroy(pool_));
 }
 
 absl::Status CudaDevice::Enter() {
@@ -189,10 +160,17 @@ absl::Status CudaDevice::Enter() {
 void CudaDevice::Leave() { IgnoreError(cudaSetDevice(previous_)); }
 
 absl::StatusOr<void*> CudaDevice::Allocate(size_t bytes, Lane lane) {
-  absl::StatusOr<void*> d_memory = pool_.Allocate(bytes, StreamOf(lane));
-  if (!absl::IsResourceExhausted(d_memory.status())) return d_memory;
-  RETURN_IF_ERROR(Trim());  // what the pool keeps may be in pieces of the wrong sizes
-  return pool_.Allocate(bytes, StreamOf(lane));
+  void* d_memory = nullptr;
+  const auto allocate = [&] {
+    return CUDA_TO_STATUS(cudaMallocFromPoolAsync(&d_memory, bytes, pool_, StreamOf(lane)));
+  };
+  absl::Status status = allocate();
+  if (absl::IsResourceExhausted(status)) {
+    RETURN_IF_ERROR(Trim());  // what the pool keeps may be in pieces of the wrong sizes
+    status = allocate();
+  }
+  RETURN_IF_ERROR(status);
+  return d_memory;
 }
 
 // What was freed is unused once the work before it is done, on whichever lane. The wait has a deadline, so it polls;
@@ -202,17 +180,20 @@ absl::Status CudaDevice::Trim() {
     RETURN_IF_ERROR(AwaitLane(lane));
     CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(StreamOf(lane)));
   }
-  return pool_.Trim();
+  return CUDA_TO_STATUS(cudaMemPoolTrimTo(pool_, 0));
 }
 
+// Ignores errors: an error here is one of earlier work, and the call that waits for that work returns it.
 void CudaDevice::Free(void* d_memory, Lane lane) {
-  if (hung_.ok()) pool_.Free(d_memory, StreamOf(lane));
+  if (hung_.ok()) IgnoreError(cudaFreeAsync(d_memory, StreamOf(lane)));
 }
 
-absl::StatusOr<void*> CudaDevice::AllocatePinned(size_t bytes) { return CudaPool::AllocatePinned(bytes); }
-
-void CudaDevice::FreePinned(void* memory) {
-  if (hung_.ok()) CudaPool::FreePinned(memory);
+absl::StatusOr<std::shared_ptr<std::byte>> CudaDevice::AllocatePinned(size_t bytes) {
+  void* memory = nullptr;
+  CUDA_RETURN_IF_ERROR(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault));
+  return std::shared_ptr<std::byte>(static_cast<std::byte*>(memory), [hangs = hangs_](std::byte* pinned) {
+    if (!*hangs) IgnoreError(cudaFreeHost(pinned));
+  });
 }
 
 bool CudaDevice::IsPinned(const void* memory, size_t bytes) const {
@@ -220,7 +201,7 @@ bool CudaDevice::IsPinned(const void* memory, size_t bytes) const {
     cudaPointerAttributes attributes = {};
     const cudaError_t error = cudaPointerGetAttributes(&attributes, at);
     IgnoreError(error);
-    return error == cudaSuccess && attributes.type == cudaMemoryTypeHost;
+    return error == cudaSuccess && attributes.type == cudaMemoryTypeHost && attributes.devicePointer == at;
   };
   const auto* begin = static_cast<const std::byte*>(memory);
   return is_pinned(begin) && is_pinned(begin + bytes - 1);
@@ -305,6 +286,7 @@ absl::Status CudaDevice::Await(cudaError_t (*query)(void*), void* handle, const 
       hung_ = absl::UnavailableError(
           absl::StrCat("the device hangs: no answer within ",
                        std::chrono::duration_cast<std::chrono::milliseconds>(patience_).count(), " ms (", what, ")"));
+      *hangs_ = true;
       return hung_;
     }
     if (waited > std::chrono::milliseconds(1)) std::this_thread::sleep_for(std::chrono::microseconds(50));

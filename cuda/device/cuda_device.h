@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -35,35 +36,6 @@ void IgnoreError(cudaError_t error);
 
 namespace sparseagg::cuda {
 
-// A pool of device memory, owned by one CudaDevice. Separate from the device's default pool, which other code in the
-// process may use. The pool keeps freed memory, so that in steady state nothing is requested from the driver.
-// Not thread-safe.
-class CudaPool {
- public:
-  CudaPool() = default;
-  CudaPool(const CudaPool&) = delete;
-  CudaPool& operator=(const CudaPool&) = delete;
-  ~CudaPool();
-
-  absl::Status Create(int device);
-
-  // Never destroys the pool, because its device hangs.
-  void Abandon() { pool_ = nullptr; }
-
-  // Allocates in the order of `stream`; does not synchronise. Errors: RESOURCE_EXHAUSTED when the device has no memory.
-  absl::StatusOr<void*> Allocate(size_t bytes, cudaStream_t stream);
-  void Free(void* d_memory, cudaStream_t stream);
-  // Returns what is unused to the driver: what was freed in the order of a stream that was synchronised since.
-  absl::Status Trim();
-
-  // Pinned host memory. Blocks: synchronises with the driver, and is slow.
-  static absl::StatusOr<void*> AllocatePinned(size_t bytes);
-  static void FreePinned(void* memory);
-
- private:
-  cudaMemPool_t pool_ = nullptr;
-};
-
 // One of the GPUs that CUDA shows this process (CUDA_VISIBLE_DEVICES). Each lane is one non-blocking stream, so neither
 // waits for CUDA's default stream. Owned by a DeviceEngine. Not thread-safe: one thread at a time.
 class CudaDevice : public Device {
@@ -87,8 +59,7 @@ class CudaDevice : public Device {
   absl::StatusOr<void*> Allocate(size_t bytes, Lane lane) override;
   void Free(void* d_memory, Lane lane) override;
   absl::Status Trim() override;
-  absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
-  void FreePinned(void* memory) override;
+  absl::StatusOr<std::shared_ptr<std::byte>> AllocatePinned(size_t bytes) override;
   bool IsPinned(const void* memory, size_t bytes) const override;
   std::string Elsewhere(const void* d_memory) const override;
   absl::Status CopyIn(void* d_to, const void* from_pinned, size_t bytes, Lane lane) override;
@@ -127,7 +98,10 @@ class CudaDevice : public Device {
   int previous_;  // the calling thread's current device before Enter; Leave restores it
   const std::chrono::nanoseconds patience_;
   absl::Status hung_;  // why the device is not waited for any more
-  CudaPool pool_;
+  const std::shared_ptr<std::atomic<bool>> hangs_ = std::make_shared<std::atomic<bool>>(false);  // for pinned memory
+  // Separate from the device's default pool, which other code in the process may use. Keeps freed memory, so that in
+  // steady state nothing is requested from the driver.
+  cudaMemPool_t pool_ = nullptr;
   std::array<cudaStream_t, kLanes.size()> streams_ = {};
   std::vector<cudaEvent_t> events_;
   std::optional<EventId> followed_;  // the end of a stream that a lane follows

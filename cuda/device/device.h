@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -72,10 +73,11 @@ class Device {
   // Gives memory that was freed, and that the device keeps for later allocations, back to the system. Blocks: until all
   // lanes have done their work.
   virtual absl::Status Trim() = 0;
-  // Pinned host memory, as copies require. Blocks: slow; allocate once.
-  virtual absl::StatusOr<void*> AllocatePinned(size_t bytes) = 0;
-  virtual void FreePinned(void* memory) = 0;
-  // Returns: whether host memory is pinned, whoever pinned it, so that copies may use it.
+  // Pinned host memory, as copies require, aligned to 256 bytes. Its last owner frees it, on any thread, also after the
+  // device has gone; never if the device hangs. Requires then: no copies under way. Blocks: slow; allocate once.
+  virtual absl::StatusOr<std::shared_ptr<std::byte>> AllocatePinned(size_t bytes) = 0;
+  // Returns: whether host memory is pinned, whoever pinned it, so that copies and kernels of every device may use it
+  // where it is. Thread-safe.
   virtual bool IsPinned(const void* memory, size_t bytes) const = 0;
 
   // Returns: where the memory at an address is, in words, if the kernels of this device must not read it; "" if they

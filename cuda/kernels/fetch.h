@@ -20,11 +20,12 @@ struct FetchChunk {
   uint16_t end = 0;
 };
 
-// Element-wise over the words of all pieces: those of the chunks are copied, within the device. Threads follow the
-// pieces, which are aligned, not the chunks, so that a warp reads one line of 128 bytes.
+// Element-wise over the words of all pieces: those of the chunks are copied, within the device or from pinned host
+// memory. Threads follow the pieces, which are aligned, not the chunks, so that a warp reads one line of 128 bytes.
 struct Fetch {
   const FetchChunk* d_chunks = nullptr;
   uint32_t num_chunks = 0;
+  bool reads_host = false;  // some of it
 
   SPARSEAGG_HD uint64_t size() const { return uint64_t{num_chunks} * kFetchWords; }
   SPARSEAGG_HD void operator()(uint64_t i) const {

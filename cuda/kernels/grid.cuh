@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
 
@@ -91,10 +92,11 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
 }
 
 template <typename Kernel>
-cudaError_t LaunchElements(const Kernel& kernel, cudaStream_t stream) {
+cudaError_t LaunchElements(const Kernel& kernel, cudaStream_t stream, uint64_t max_blocks = kMaxGridBlocks) {
   const uint64_t size = kernel.size();
   if (size == 0) return cudaSuccess;
-  RunElements<<<GridFor((size + kBlockThreads - 1) / kBlockThreads), kBlockThreads, 0, stream>>>(kernel, size);
+  const uint64_t num_blocks = std::min((size + kBlockThreads - 1) / kBlockThreads, max_blocks);
+  RunElements<<<static_cast<unsigned>(num_blocks), kBlockThreads, 0, stream>>>(kernel, size);
   return cudaGetLastError();
 }
 

@@ -31,7 +31,13 @@ cudaError_t Launch(const CheckTerms& kernel, cudaStream_t stream) { return Launc
 cudaError_t Launch(const ImportKeys& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 cudaError_t Launch(const CheckFinite& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 
-cudaError_t Launch(const Fetch& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
+// What reads over the link waits for it most of the time, and few blocks have enough words under way to keep it busy.
+// The others leave the multiprocessors to merges.
+constexpr uint64_t kLinkBlocks = 128;
+
+cudaError_t Launch(const Fetch& kernel, cudaStream_t stream) {
+  return LaunchElements(kernel, stream, kernel.reads_host ? kLinkBlocks : kMaxGridBlocks);
+}
 cudaError_t Launch(const CopyWords& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 
 cudaError_t Launch(const FlagKeptRows& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }

@@ -66,6 +66,7 @@ absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vec
     part.first = range.first * shape.key_bytes;
     part.bytes = range.count * shape.key_bytes;
     part.on_device = range.update->on_device();
+    part.pinned = range.update->pinned_keys();
     if (const auto* run = std::get_if<KeyRun>(&range.update->keys())) {
       batch.runs.push_back(
           {batch.d_keys.as<std::byte>() + next, shape.key_bytes, run->first + range.first, range.count});
@@ -87,6 +88,9 @@ absl::Status SendValues(Session& session, const TensorShape& shape, const std::v
     part.first = range.first * shape.row_bytes;
     part.bytes = range.count * shape.row_bytes;
     part.on_device = range.update->on_device();
+    // Small pieces of halves, some of which are not of words, would break up what goes through a buffer together.
+    const bool is_of_words = shape.row_bytes % sizeof(uint32_t) == 0;
+    part.pinned = range.update->pinned_values() && (is_of_words || part.bytes >= session.tuning().min_copy_bytes);
     RETURN_IF_ERROR(session.staging().CopyIn(batch.d_values.get(), next, part));
     next += part.bytes;
   }

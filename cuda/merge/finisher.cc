@@ -1,9 +1,11 @@
 #include "cuda/merge/finisher.h"
 
+#include <memory>
+#include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "cuda/kernels/finish.h"
 #include "host/accumulation.h"
 #include "host/base/saturating.h"
@@ -72,7 +74,8 @@ class Finisher {
     RETURN_IF_ERROR(Judge());
     finished.failure = finished_.failure;
     if (!finished.failure.ok()) return absl::OkStatus();
-    RETURN_IF_ERROR(SendSparse(finished.result, num_rows));
+    ASSIGN_OR_RETURN(ResultColumns columns, LayOutSparse());
+    RETURN_IF_ERROR(SendColumns(columns, finished.result, num_rows));
     num_rows += placement_.count;
     return absl::OkStatus();
   }
@@ -160,49 +163,47 @@ class Finisher {
   }
 
   absl::StatusOr<Result> Assemble() {
-    if (!IsDenseResult(spec_, placement_.count)) return AssembleSparse();
-    absl::StatusOr<Result> dense = AssembleDense();
+    if (!IsDenseResult(spec_, placement_.count)) return AssembleAs(Layout::kSparse);
+    absl::StatusOr<Result> dense = AssembleAs(Layout::kDense);
     if (!absl::IsResourceExhausted(dense.status())) return dense;
     placement_.dense = false;
-    ASSIGN_OR_RETURN(const Result sparse, AssembleSparse());
+    ASSIGN_OR_RETURN(const Result sparse, AssembleAs(Layout::kSparse));
     return cpu::MakeDense(spec_, sparse);
   }
 
-  absl::StatusOr<Result> AssembleSparse() {
-    Result result = cpu::MakeSparse(spec_, placement_.count);
-    const absl::Cleanup forget = [this] { session_.results().Forget(); };  // before the result goes
-    RETURN_IF_ERROR(SendSparse(result, 0));
-    RETURN_IF_ERROR(session_.results().Drain());
+  absl::StatusOr<Result> AssembleAs(Layout layout) {
+    const bool dense = layout == Layout::kDense;
+    ASSIGN_OR_RETURN(ResultColumns columns, dense ? LayOutDense() : LayOutSparse());
+    ASSIGN_OR_RETURN(Result result, MakeResult(session_, spec_, layout, dense ? spec_.num_rows : placement_.count));
+    RETURN_IF_ERROR(SendColumns(columns, result, 0));
+    RETURN_IF_ERROR(device_.AwaitLane(Lane::kResult));
     return result;
   }
 
-  // Sends the rows to those of the result from `first` on.
-  absl::Status SendSparse(Result& result, uint64_t first) {
-    if (placement_.count == 0) return absl::OkStatus();
-    ASSIGN_OR_RETURN(ResultColumns columns, LayOutSparse());
-    return SendColumns(columns, result, first);
-  }
-
   absl::StatusOr<ResultColumns> LayOutSparse() {
+    if (placement_.count == 0) return ResultColumns();
     ASSIGN_OR_RETURN(ResultColumns columns, AllocateColumns(placement_.count));
     ASSIGN_OR_RETURN(columns.d_keys, session_.Allocate(placement_.count * shape_.key_bytes));
     RETURN_IF_ERROR(Write(columns));
     return columns;
   }
 
+  // Sends the columns to the rows of the result from `first` on.
   absl::Status SendColumns(ResultColumns& columns, Result& result, uint64_t first) {
+    std::vector<CopyPiece> unpinned;
+    const auto send = [&](auto& to, uint64_t begin, DeviceBuffer& from) -> absl::Status {
+      if (from.bytes() == 0) return absl::OkStatus();  // the result has no such column
+      from.HandTo(Lane::kResult);
+      if (to.is_lent()) return device_.CopyOut(to.data() + begin, from.get(), from.bytes(), Lane::kResult);
+      unpinned.push_back({to.data() + begin, from.get(), from.bytes()});
+      return absl::OkStatus();
+    };
     RETURN_IF_ERROR(session_.JoinCompute());
-    RETURN_IF_ERROR(std::visit([&](auto& keys) { return Send(keys, first, columns.d_keys); }, result.keys));
-    RETURN_IF_ERROR(Send(result.values, first * result.row_bytes(), columns.d_values));
-    RETURN_IF_ERROR(Send(result.counts, first, columns.d_counts));
-    return Send(result.weights, first, columns.d_weights);
-  }
-
-  template <typename T>
-  absl::Status Send(Column<T>& to, uint64_t first, DeviceBuffer& from) {
-    if (from.bytes() == 0) return absl::OkStatus();  // the result has no such column
-    from.HandTo(Lane::kResult);
-    return session_.results().Send(to.data() + first, from.get(), from.bytes());
+    RETURN_IF_ERROR(std::visit([&](auto& keys) { return send(keys, first, columns.d_keys); }, result.keys));
+    RETURN_IF_ERROR(send(result.values, first * result.row_bytes(), columns.d_values));
+    RETURN_IF_ERROR(send(result.counts, first, columns.d_counts));
+    RETURN_IF_ERROR(send(result.weights, first, columns.d_weights));
+    return session_.staging().CopyOut(unpinned);
   }
 
   absl::StatusOr<ResultColumns> LayOutDense() {
@@ -221,20 +222,6 @@ class Finisher {
     }
     RETURN_IF_ERROR(Write(columns));
     return columns;
-  }
-
-  absl::StatusOr<Result> AssembleDense() {
-    ASSIGN_OR_RETURN(ResultColumns columns, LayOutDense());
-    Result result = cpu::MakeSparse(spec_, 0);
-    result.layout = Layout::kDense;
-    result.num_keys = spec_.num_rows;
-    result.values.resize(columns.d_values.bytes());
-    if (ReturnsCounts(spec_)) result.counts.resize(spec_.num_rows);
-    if (spec_.aggregation.return_weights) result.weights.resize(spec_.num_rows);
-    const absl::Cleanup forget = [this] { session_.results().Forget(); };  // before the result goes
-    RETURN_IF_ERROR(SendColumns(columns, result, 0));
-    RETURN_IF_ERROR(session_.results().Drain());
-    return result;
   }
 
   // A dense result has `num_rows` rows, which may be any 64-bit number, so sizes saturate.
@@ -275,6 +262,25 @@ class Finisher {
 };
 
 }  // namespace
+
+absl::StatusOr<Result> MakeResult(Session& session, const TensorSpec& spec, Layout layout, uint64_t num_rows) {
+  Result result = EmptyResult(spec);
+  result.layout = layout;
+  result.num_keys = num_rows;
+  const auto make = [&](auto& column, uint64_t count) -> absl::Status {
+    using T = typename std::decay_t<decltype(column)>::value_type;
+    ASSIGN_OR_RETURN(const auto memory, session.pinned().Take(SaturatingMultiply(count, sizeof(T))));
+    if (memory != nullptr) column = Column<T>(reinterpret_cast<T*>(memory.get()), count, memory);
+    column.resize(count);
+    return absl::OkStatus();
+  };
+  const uint64_t num_keys = layout == Layout::kSparse ? num_rows : 0;
+  RETURN_IF_ERROR(std::visit([&](auto& keys) { return make(keys, num_keys); }, result.keys));
+  RETURN_IF_ERROR(make(result.values, SaturatingMultiply(num_rows, result.row_bytes())));
+  RETURN_IF_ERROR(make(result.counts, ReturnsCounts(spec) ? num_rows : 0));
+  RETURN_IF_ERROR(make(result.weights, spec.aggregation.return_weights ? num_rows : 0));
+  return result;
+}
 
 absl::StatusOr<Finished> FinishRows(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                     double total_weight, const DeviceRows& rows) {

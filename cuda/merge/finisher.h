@@ -36,6 +36,9 @@ struct FinishedOnDevice {
   ResultColumns columns;
 };
 
+// Returns: a result of `num_rows` rows, uninitialised, in pinned memory as far as there is room.
+absl::StatusOr<Result> MakeResult(Session& session, const TensorSpec& spec, Layout layout, uint64_t num_rows);
+
 // Divides, rounds and drops rows on the device, chooses the layout, and copies the result to host memory. A dense
 // result that does not fit into device memory is laid out on the host. `total_weight` is the divisor of MEAN. Errors:
 // of the device only. Blocks: until the result is in host memory.
@@ -48,8 +51,8 @@ absl::StatusOr<FinishedOnDevice> FinishRowsOnDevice(Session& session, const Tens
                                                     double total_weight, const DeviceRows& rows);
 
 // The same as FinishRows for rows that follow `num_rows` rows of the sparse result of `finished`, which is long enough.
-// Sends them to their place and adds their number to `num_rows`. Sets the failure instead if there is one. Requires:
-// the spec asks for a sparse result, which stays where it is until ResultRing::Drain.
+// Sends them to their place, on Lane::kResult, and adds their number to `num_rows`. Sets the failure instead if there
+// is one. Requires: the spec asks for a sparse result.
 absl::Status AppendRows(Session& session, const TensorSpec& spec, const TensorShape& shape, double total_weight,
                         const DeviceRows& rows, Finished& finished, uint64_t& num_rows);
 

@@ -7,7 +7,6 @@
 #include <utility>
 #include <variant>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "cuda/kernels/segments.h"
 #include "cuda/merge/batch.h"
@@ -234,11 +233,10 @@ absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const Ten
   if (spec.num_rows != 0) max_rows = std::min(max_rows, spec.num_rows);
 
   Finished finished;
-  finished.result = cpu::MakeSparse(spec, max_rows);
-  const absl::Cleanup forget = [&session] { session.results().Forget(); };  // before the result goes
+  ASSIGN_OR_RETURN(finished.result, MakeResult(session, spec, Layout::kSparse, max_rows));
   uint64_t num_rows = 0;
   Merger merger(session, shape, shrink);
-  uint64_t sent_before = session.results().num_sent();
+  std::deque<EventId> leaving;  // after the results of slabs
   std::deque<SentSlab> ahead;
   size_t num_sent = 0;
   // Sends slabs until so many of them have been sent.
@@ -257,7 +255,10 @@ absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const Ten
     const auto meanwhile = [&]() -> absl::Status {
       RETURN_IF_ERROR(send_until(slab + 1 + kSentAhead));
       // The rows of the slab before the one before. Those of the one before may still be under way.
-      return session.results().Receive(std::exchange(sent_before, session.results().num_sent()));
+      if (leaving.size() < 2) return absl::OkStatus();
+      RETURN_IF_ERROR(session.device().Await(leaving.front()));
+      leaving.pop_front();
+      return absl::OkStatus();
     };
     RETURN_IF_ERROR(session.device().Wait(Lane::kCompute, now.batch.sent));
     for (DeviceBuffer& column : now.base.columns) column.HandTo(Lane::kCompute);
@@ -271,9 +272,11 @@ absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const Ten
     now = {};
     RETURN_IF_ERROR(AppendRows(session, spec, shape, total_weight, rows, finished, num_rows));
     if (!finished.failure.ok()) break;
+    ASSIGN_OR_RETURN(const EventId left, session.Mark(Lane::kResult));
+    leaving.push_back(left);
   }
-  // After a failure of the round too, since the buffers are to be free.
-  RETURN_IF_ERROR(session.results().Drain());
+  // After a failure of the round too, since the memory of its updates and of its result serves others then.
+  for (const Lane lane : {Lane::kCopy, Lane::kResult}) RETURN_IF_ERROR(session.device().AwaitLane(lane));
   cpu::CutSparse(spec, num_rows, finished.result);
   return finished;
 }
@@ -313,6 +316,8 @@ std::vector<ValidatedUpdate> SlicesOf(const TensorShape& shape, const std::vecto
     UpdateColumns columns;
     columns.keys = Slice(update->keys(), first, count);
     if (update->values() != nullptr) columns.values = update->values() + first * shape.row_bytes;
+    columns.pinned_keys = update->pinned_keys();
+    columns.pinned_values = update->pinned_values();
     const ValidatedUpdate slice =
         ValidatedUpdate::CreateFromTrusted(std::move(columns), update->weight(), /*unique=*/true);
     slices.push_back(update->factor() == 1.0 ? slice : slice.WithFactor(update->factor()));

@@ -1,8 +1,10 @@
 #include "cuda/transfer/rings.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <utility>
 
 #include "host/base/status_macros.h"
@@ -10,34 +12,22 @@
 namespace sparseagg::cuda {
 
 PinnedBuffers::~PinnedBuffers() {
-  for (Buffer& buffer : buffers_) {
-    Await(buffer).IgnoreError();
-    device_.FreePinned(buffer.memory);
-  }
+  for (Buffer& buffer : buffers_) Await(buffer).IgnoreError();
 }
 
-absl::Status PinnedBuffers::EnsureAllocated() {
+absl::StatusOr<PinnedBuffers::Buffer*> PinnedBuffers::Next() {
   buffers_.reserve(num_buffers_);  // so that buffers keep their place
   while (buffers_.size() < num_buffers_) {
     Buffer buffer;
     // Memory first, because it is more likely to fail and can be freed; an event stays with the device.
-    ASSIGN_OR_RETURN(void* memory, device_.AllocatePinned(buffer_bytes_));
-    buffer.memory = static_cast<std::byte*>(memory);
-    absl::StatusOr<EventId> event = device_.CreateEvent();
-    if (!event.ok()) {
-      device_.FreePinned(memory);
-      return event.status();
-    }
-    buffer.event = *event;
-    buffers_.push_back(buffer);
+    ASSIGN_OR_RETURN(buffer.memory, device_.AllocatePinned(buffer_bytes_));
+    ASSIGN_OR_RETURN(buffer.event, device_.CreateEvent());
+    buffers_.push_back(std::move(buffer));
   }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<PinnedBuffers::Buffer*> PinnedBuffers::Next() {
-  RETURN_IF_ERROR(EnsureAllocated());
-  current_ = (current_ + 1) % buffers_.size();
-  return &buffers_[current_];
+  Buffer& next = buffers_[next_];
+  next_ = (next_ + 1) % num_buffers_;
+  RETURN_IF_ERROR(Await(next));
+  return &next;
 }
 
 absl::Status PinnedBuffers::Depart(Buffer& buffer, Lane lane) {
@@ -55,6 +45,47 @@ void PinnedBuffers::Reset() {
   for (Buffer& buffer : buffers_) buffer.in_flight = false;
 }
 
+absl::StatusOr<std::shared_ptr<std::byte>> PinnedArena::Take(uint64_t bytes) {
+  if (bytes < unit_ || bytes > max_bytes_) return nullptr;
+  // Few sizes, so that a block often fits a result of about the same size.
+  const size_t step = std::max(unit_, std::bit_floor(bytes) / 8);
+  const size_t size = std::min((bytes + step - 1) / step * step, max_bytes_);
+  std::shared_ptr<Block> best;
+  for (const std::shared_ptr<Block>& block : blocks_) {
+    // One that is much larger is left to larger results.
+    const bool fits = block->bytes >= bytes && block->bytes / 2 <= size;
+    // What the last user has read and written comes before what the device writes.
+    if (!fits || block->in_use.load(std::memory_order_acquire)) continue;
+    if (best == nullptr || block->bytes < best->bytes) best = block;
+  }
+  if (best == nullptr) {
+    if (bytes_ > max_bytes_ - size) {
+      // Here, with a deadline: what frees pinned memory waits for the device.
+      for (const Lane lane : kLanes) RETURN_IF_ERROR(device_.AwaitLane(lane));
+      Trim(max_bytes_ - size);
+      if (bytes_ > max_bytes_ - size) return nullptr;
+    }
+    best = std::make_shared<Block>();
+    absl::StatusOr<std::shared_ptr<std::byte>> memory = device_.AllocatePinned(size);
+    if (absl::IsResourceExhausted(memory.status())) return nullptr;
+    ASSIGN_OR_RETURN(best->memory, std::move(memory));
+    best->bytes = size;
+    blocks_.push_back(best);
+    bytes_ += size;
+  }
+  best->in_use = true;
+  return std::shared_ptr<std::byte>(best->memory.get(),
+                                    [best](std::byte*) { best->in_use.store(false, std::memory_order_release); });
+}
+
+void PinnedArena::Trim(size_t most_bytes) {
+  std::erase_if(blocks_, [&](const std::shared_ptr<Block>& block) {
+    if (bytes_ <= most_bytes || block->in_use.load(std::memory_order_acquire)) return false;
+    bytes_ -= block->bytes;
+    return true;
+  });
+}
+
 namespace {
 
 constexpr size_t kWordBytes = sizeof(uint32_t);
@@ -66,6 +97,7 @@ bool IsWordAligned(const void* memory) { return reinterpret_cast<uintptr_t>(memo
 void StagingRing::Reset() {
   pieces_.clear();
   chunks_.clear();
+  fetches_from_host_ = false;
   filled_ = 0;
   buffers_.Reset();
 }
@@ -73,23 +105,21 @@ void StagingRing::Reset() {
 absl::Status StagingRing::CopyIn(void* d_allocation, size_t first, const HostPart& part) {
   if (part.bytes == 0) return absl::OkStatus();
   auto* const d_to = static_cast<std::byte*>(d_allocation) + first;
-  if (part.on_device) return CopyResident(d_to, static_cast<const std::byte*>(part.array) + part.first, part.bytes);
-  if (const std::byte* d_copy = resident_.Find(part.array, part.first + part.bytes); d_copy != nullptr) {
-    return CopyResident(d_to, d_copy + part.first, part.bytes);
-  }
   const auto* from = static_cast<const std::byte*>(part.array) + part.first;
-  if (part.bytes >= tuning_.min_copy_bytes && device_.IsPinned(from, part.bytes)) {
-    direct_bytes_ += part.bytes;
-    return device_.CopyIn(d_to, from, part.bytes, Lane::kCopy);
+  const std::byte* d_copy = part.on_device ? nullptr : resident_.Find(part.array, part.first + part.bytes);
+  const bool is_here = part.on_device || d_copy != nullptr;
+  if (d_copy != nullptr) from = d_copy + part.first;
+  const bool is_large = part.bytes >= tuning_.min_copy_bytes;
+  const bool is_of_words = IsWordAligned(from) && IsWordAligned(d_to) && part.bytes % kWordBytes == 0;
+  if (is_here && (is_large || !is_of_words)) return device_.CopyWithin(d_to, from, part.bytes, Lane::kCopy);
+  if (!is_here && !(part.pinned && (is_large || is_of_words))) {
+    staged_bytes_ += part.bytes;
+    return Stage(d_allocation, first, from, part.bytes);
   }
-  staged_bytes_ += part.bytes;
-  return Stage(d_allocation, first, from, part.bytes);
-}
-
-absl::Status StagingRing::CopyResident(void* d_to, const std::byte* d_from, size_t bytes) {
-  const bool is_of_words = IsWordAligned(d_from) && IsWordAligned(d_to) && bytes % kWordBytes == 0;
-  if (bytes >= tuning_.min_copy_bytes || !is_of_words) return device_.CopyWithin(d_to, d_from, bytes, Lane::kCopy);
-  AddChunks(d_to, d_from, bytes);
+  if (!is_here) direct_bytes_ += part.bytes;
+  if (is_large) return device_.CopyIn(d_to, from, part.bytes, Lane::kCopy);
+  fetches_from_host_ |= !is_here;
+  AddChunks(d_to, from, part.bytes);
   return absl::OkStatus();
 }
 
@@ -100,9 +130,9 @@ absl::Status StagingRing::Stage(void* d_allocation, size_t first, const void* fr
   if (filled_ > 0 && !adjoins) RETURN_IF_ERROR(FlushBuffer());
   d_allocation_ = d_allocation;
   while (bytes > 0) {
-    if (filled_ == buffers_.buffer_bytes()) RETURN_IF_ERROR(FlushBuffer());
+    if (filled_ == tuning_.staging_buffer_bytes) RETURN_IF_ERROR(FlushBuffer());
     if (filled_ == 0) d_destination_ = d_next;
-    const size_t piece = std::min(bytes, buffers_.buffer_bytes() - filled_);
+    const size_t piece = std::min(bytes, tuning_.staging_buffer_bytes - filled_);
     pieces_.push_back({nullptr, next, piece});
     filled_ += piece;
     d_next += piece;
@@ -137,8 +167,9 @@ absl::Status StagingRing::FlushFetch() {
   ASSIGN_OR_RETURN(const DeviceBuffer d_chunks, memory_.Allocate(bytes, Lane::kCopy));
   RETURN_IF_ERROR(Stage(d_chunks.get(), 0, chunks_.data(), bytes));
   RETURN_IF_ERROR(FlushBuffer());
-  RETURN_IF_ERROR(
-      device_.LaunchOn(Fetch{d_chunks.as<FetchChunk>(), static_cast<uint32_t>(chunks_.size())}, Lane::kCopy));
+  RETURN_IF_ERROR(device_.LaunchOn(
+      Fetch{d_chunks.as<FetchChunk>(), static_cast<uint32_t>(chunks_.size()), std::exchange(fetches_from_host_, false)},
+      Lane::kCopy));
   chunks_.clear();
   return absl::OkStatus();
 }
@@ -146,8 +177,7 @@ absl::Status StagingRing::FlushFetch() {
 absl::Status StagingRing::FlushBuffer() {
   if (filled_ == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, buffers_.Next());
-  RETURN_IF_ERROR(buffers_.Await(*buffer));
-  std::byte* to = buffer->memory;
+  std::byte* to = buffer->memory.get();
   for (CopyPiece& piece : pieces_) {
     piece.to = to;
     to += piece.bytes;
@@ -155,73 +185,48 @@ absl::Status StagingRing::FlushBuffer() {
   threads_.Copy(pieces_, tuning_.copy_part_bytes);
   pieces_.clear();
   const size_t bytes = std::exchange(filled_, 0);
-  RETURN_IF_ERROR(device_.CopyIn(d_destination_, buffer->memory, bytes, Lane::kCopy));
+  RETURN_IF_ERROR(device_.CopyIn(d_destination_, buffer->memory.get(), bytes, Lane::kCopy));
   return buffers_.Depart(*buffer, Lane::kCopy);
 }
 
-void ResultRing::Forget() {
-  sent_.clear();
-  copying_.clear();
-}
-
-void ResultRing::Reset() {
-  Forget();
-  buffers_.Reset();
-  small_.Reset();
-}
-
-absl::Status ResultRing::Send(void* to, const void* d_from, size_t bytes) {
-  const auto* d_next = static_cast<const std::byte*>(d_from);
-  auto* next = static_cast<std::byte*>(to);
-  while (bytes > 0) {
-    if (sent_.size() + copying_.size() == buffers_.num_buffers()) {
-      if (copying_.empty()) RETURN_IF_ERROR(ReceiveOne());
-      copying_.pop_front();
+absl::Status StagingRing::CopyOut(absl::Span<const CopyPiece> pieces) {
+  std::deque<std::pair<PinnedBuffers::Buffer*, CopyPiece>> sent;  // to buffers, and from there to host memory
+  const auto receive = [&]() -> absl::Status {
+    const auto [buffer, piece] = sent.front();
+    sent.pop_front();
+    RETURN_IF_ERROR(buffers_.Await(*buffer));
+    threads_.Copy({&piece, 1}, tuning_.copy_part_bytes);
+    return absl::OkStatus();
+  };
+  for (const CopyPiece& piece : pieces) {
+    for (size_t done = 0; done < piece.bytes; done += sent.back().second.bytes) {
+      if (sent.size() == tuning_.num_staging_buffers) RETURN_IF_ERROR(receive());
+      ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, buffers_.Next());
+      const size_t bytes = std::min(piece.bytes - done, tuning_.staging_buffer_bytes);
+      const auto* d_from = static_cast<const std::byte*>(piece.from) + done;
+      RETURN_IF_ERROR(device_.CopyOut(buffer->memory.get(), d_from, bytes, Lane::kResult));
+      RETURN_IF_ERROR(buffers_.Depart(*buffer, Lane::kResult));
+      sent.emplace_back(buffer, CopyPiece{static_cast<std::byte*>(piece.to) + done, buffer->memory.get(), bytes});
     }
-    ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, buffers_.Next());
-    const size_t piece = std::min(bytes, buffers_.buffer_bytes());
-    RETURN_IF_ERROR(device_.CopyOut(buffer->memory, d_next, piece, Lane::kResult));
-    RETURN_IF_ERROR(buffers_.Depart(*buffer, Lane::kResult));
-    sent_.push_back({buffer, next, piece});
-    ++num_sent_;
-    d_next += piece;
-    next += piece;
-    bytes -= piece;
   }
+  while (!sent.empty()) RETURN_IF_ERROR(receive());
   return absl::OkStatus();
 }
 
-absl::Status ResultRing::ReceiveOne() {
-  const Sent sent = sent_.front();
-  RETURN_IF_ERROR(buffers_.Await(*sent.buffer));
-  copying_.push_back(threads_.StartCopy({sent.to, sent.buffer->memory, sent.bytes}, part_bytes_));
-  sent_.pop_front();
-  return absl::OkStatus();
-}
-
-absl::Status ResultRing::Receive(uint64_t num_sent) {
-  while (!sent_.empty() && num_sent_ - sent_.size() < num_sent) RETURN_IF_ERROR(ReceiveOne());
-  return absl::OkStatus();
-}
-
-absl::Status ResultRing::Drain() {
-  RETURN_IF_ERROR(Receive(num_sent_));
-  copying_.clear();
-  return absl::OkStatus();
-}
-
-absl::Status ResultRing::CopyOutSmall(void* to, const void* d_from, size_t bytes) {
-  ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, small_.Next());
+absl::Status StagingRing::CopyOutSmall(void* to, const void* d_from, size_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  if (small_ == nullptr) {
+    ASSIGN_OR_RETURN(small_, device_.AllocatePinned(kSmallBytes));
+  }
   if (IsWordAligned(d_from) && bytes % kWordBytes == 0) {  // a caller's own array may begin anywhere
     RETURN_IF_ERROR(
-        device_.Launch(CopyWords{static_cast<const uint32_t*>(d_from), reinterpret_cast<uint32_t*>(buffer->memory),
+        device_.Launch(CopyWords{static_cast<const uint32_t*>(d_from), reinterpret_cast<uint32_t*>(small_.get()),
                                  static_cast<uint32_t>(bytes / kWordBytes)}));
   } else {
-    RETURN_IF_ERROR(device_.CopyOut(buffer->memory, d_from, bytes, Lane::kCompute));
+    RETURN_IF_ERROR(device_.CopyOut(small_.get(), d_from, bytes, Lane::kCompute));
   }
-  RETURN_IF_ERROR(small_.Depart(*buffer, Lane::kCompute));
-  RETURN_IF_ERROR(small_.Await(*buffer));
-  std::memcpy(to, buffer->memory, bytes);
+  RETURN_IF_ERROR(device_.AwaitLane(Lane::kCompute));
+  std::memcpy(to, small_.get(), bytes);
   return absl::OkStatus();
 }
 

@@ -1,11 +1,11 @@
-// The memory through which a session moves bytes between host and device: pinned buffers, rings of them, and copies
-// that stay on the device.
+// The memory through which a session moves bytes between host and device: pinned buffers and blocks, a ring of them,
+// and copies that stay on the device.
 #ifndef SPARSEAGG_CUDA_TRANSFER_RINGS_H_
 #define SPARSEAGG_CUDA_TRANSFER_RINGS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "cuda/device/device.h"
 #include "cuda/kernels/fetch.h"
 #include "cuda/tuning.h"
@@ -24,7 +25,7 @@ namespace sparseagg::cuda {
 class PinnedBuffers {
  public:
   struct Buffer {
-    std::byte* memory = nullptr;
+    std::shared_ptr<std::byte> memory;
     EventId event = 0;       // after the buffer's last copy
     bool in_flight = false;  // that copy has perhaps not happened
   };
@@ -35,9 +36,7 @@ class PinnedBuffers {
   PinnedBuffers& operator=(const PinnedBuffers&) = delete;
   ~PinnedBuffers();
 
-  size_t buffer_bytes() const { return buffer_bytes_; }
-  size_t num_buffers() const { return num_buffers_; }
-  // Returns: the buffer after the one that the call before returned. Its last copy may be under way (Await).
+  // Returns: the buffers in turn. Blocks: until the last copy of the one returned has happened.
   absl::StatusOr<Buffer*> Next();
   // Notes that copies of the buffer have been asked for on `lane`.
   absl::Status Depart(Buffer& buffer, Lane lane);
@@ -47,13 +46,39 @@ class PinnedBuffers {
   void Reset();
 
  private:
-  absl::Status EnsureAllocated();
-
   Device& device_;
   const size_t buffer_bytes_;
   const size_t num_buffers_;
   std::vector<Buffer> buffers_;
-  size_t current_ = 0;
+  size_t next_ = 0;
+};
+
+// Blocks of memory to which the device writes results. A block that its last owner has let go serves another result,
+// since pinning takes longer than copying. Not thread-safe; but blocks may be let go at any time, on any thread, also
+// after the arena and the device have gone. Requires: copies to a block have happened before another operation starts.
+class PinnedArena {
+ public:
+  // `max_bytes`: of all blocks, in use or not. `unit`: the smallest block.
+  PinnedArena(Device& device, size_t max_bytes, size_t unit) : device_(device), max_bytes_(max_bytes), unit_(unit) {}
+
+  // Returns: uninitialised memory, aligned to 256. Null if there is no room, or for fewer bytes than a unit. Blocks:
+  // where memory is pinned.
+  absl::StatusOr<std::shared_ptr<std::byte>> Take(uint64_t bytes);
+  // Gives blocks that are not in use back to the system, the oldest first, until `most_bytes` are left.
+  void Trim(size_t most_bytes = 0);
+
+ private:
+  struct Block {
+    std::shared_ptr<std::byte> memory;
+    size_t bytes = 0;
+    std::atomic<bool> in_use = false;
+  };
+
+  Device& device_;
+  const size_t max_bytes_;
+  const size_t unit_;
+  std::vector<std::shared_ptr<Block>> blocks_;  // the most recently pinned last
+  size_t bytes_ = 0;
 };
 
 // The array in host memory stays what counts: copies may be dropped at any time between operations, and then the array
@@ -101,10 +126,11 @@ struct HostPart {
   size_t first = 0;
   size_t bytes = 0;
   bool on_device = false;
+  bool pinned = false;  // in host memory that the device reads where it is
 };
 
-// Several threads fill one buffer while the copies of the others are under way. Large parts of arrays that their owner
-// has pinned go without a buffer. Parts of resident arrays come from the device itself: large ones as copies of their
+// Several threads fill one buffer while the copies of the others are under way. Parts of arrays that their owner has
+// pinned go without a buffer, and those of resident arrays come from the device itself: large ones as copies of their
 // own, all small ones together by a kernel. Not thread-safe.
 class StagingRing {
  public:
@@ -125,6 +151,15 @@ class StagingRing {
   absl::Status Stage(void* d_allocation, size_t first, const void* from, size_t bytes);
   absl::Status Flush();
 
+  // Copies pieces to memory that is not pinned, on Lane::kResult, so that they wait neither for inputs nor for later
+  // merges. A device that hangs writes to buffers only, never to memory that someone else has by now. Blocks: until all
+  // is there.
+  absl::Status CopyOut(absl::Span<const CopyPiece> pieces);
+  // Copies at most kSmallBytes on Lane::kCompute, past results: a kernel writes them, since a copy would wait for the
+  // copies of results. Blocks: until `to` is written.
+  static constexpr size_t kSmallBytes = 256;
+  absl::Status CopyOutSmall(void* to, const void* d_from, size_t bytes);
+
   // Bytes of CopyIn from host memory so far, by their way.
   uint64_t staged_bytes() const { return staged_bytes_; }
   uint64_t direct_bytes() const { return direct_bytes_; }
@@ -135,7 +170,6 @@ class StagingRing {
  private:
   absl::Status FlushBuffer();
   absl::Status FlushFetch();
-  absl::Status CopyResident(void* d_to, const std::byte* d_from, size_t bytes);
   void AddChunks(void* d_to, const void* d_from, size_t bytes);
 
   Device& device_;
@@ -144,6 +178,7 @@ class StagingRing {
   const ResidentArrays& resident_;
   const Tuning tuning_;
   PinnedBuffers buffers_;
+  std::shared_ptr<std::byte> small_;
   // What goes into the next buffer, and from there to the device.
   std::vector<CopyPiece> pieces_;
   size_t filled_ = 0;
@@ -151,59 +186,9 @@ class StagingRing {
   // Where the destination lies. CUDA refuses a copy that spans two allocations, and those of a pool may adjoin.
   const void* d_allocation_ = nullptr;
   std::vector<FetchChunk> chunks_;  // what the kernel will fetch
+  bool fetches_from_host_ = false;  // some of it
   uint64_t staged_bytes_ = 0;
   uint64_t direct_bytes_ = 0;
-};
-
-// Results leave on their own lane, so they wait neither for inputs nor for later merges. They go through buffers that
-// belong to the ring, so that a device that hangs never writes to memory that someone else has by now. Not thread-safe.
-class ResultRing {
- public:
-  ResultRing(Device& device, HostThreads& threads, const Tuning& tuning)
-      : device_(device),
-        threads_(threads),
-        buffers_(device, tuning.staging_buffer_bytes, tuning.num_staging_buffers),
-        small_(device, kSmallBytes, 1),
-        part_bytes_(tuning.copy_part_bytes) {}
-
-  // Copies on Lane::kResult. Requires: `to` stays valid until Drain or Forget has returned.
-  absl::Status Send(void* to, const void* d_from, size_t bytes);
-  // Blocks: until all that was sent is in host memory.
-  absl::Status Drain();
-  // Blocks: until what had been sent when num_sent() was so much has left the device. Threads copy it out of the
-  // buffers in the meantime.
-  absl::Status Receive(uint64_t num_sent);
-  uint64_t num_sent() const { return num_sent_; }  // pieces
-
-  // Lets go of what was sent and has not been drained, before its targets go. Blocks: until no thread copies.
-  void Forget();
-
-  // Copies at most kSmallBytes on Lane::kCompute, past what was sent: a kernel writes them, since a copy would wait for
-  // the copies of results. Blocks: until `to` is written.
-  static constexpr size_t kSmallBytes = 256;
-  absl::Status CopyOutSmall(void* to, const void* d_from, size_t bytes);
-
-  // Discards what was sent. Blocks: as Forget. Requires: no work under way on any lane (after an error).
-  void Reset();
-
- private:
-  struct Sent {
-    PinnedBuffers::Buffer* buffer = nullptr;
-    void* to = nullptr;
-    size_t bytes = 0;
-  };
-
-  // Starts to copy the oldest buffer that was sent to host memory.
-  absl::Status ReceiveOne();
-
-  Device& device_;
-  HostThreads& threads_;
-  PinnedBuffers buffers_;
-  PinnedBuffers small_;
-  const size_t part_bytes_;
-  std::deque<std::unique_ptr<HostThreads::Copying>> copying_;  // buffers on their way to host memory, the oldest first
-  std::deque<Sent> sent_;                                      // those after them
-  uint64_t num_sent_ = 0;
 };
 
 }  // namespace sparseagg::cuda

@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
@@ -79,49 +78,45 @@ absl::Status Session::Forget(absl::Span<const void* const> arrays) {
 }
 
 absl::Status Session::CopyOut(void* to, const void* d_from, size_t bytes) {
-  if (bytes <= ResultRing::kSmallBytes) return bytes == 0 ? absl::OkStatus() : results_.CopyOutSmall(to, d_from, bytes);
+  if (bytes <= StagingRing::kSmallBytes) return staging_.CopyOutSmall(to, d_from, bytes);
   RETURN_IF_ERROR(JoinCompute());
-  const absl::Cleanup forget = [this] { results_.Forget(); };
-  absl::Status status = results_.Send(to, d_from, bytes);
-  if (status.ok()) status = results_.Drain();
+  const CopyPiece piece = {to, d_from, bytes};
+  absl::Status status = staging_.CopyOut({&piece, 1});
   // The caller may free the source in the order of the compute lane.
   if (!status.ok()) device_.AwaitLane(Lane::kResult).IgnoreError();
   return status;
 }
 
 absl::Status Session::JoinCopies() {
-  RETURN_IF_ERROR(staging_.Flush());
-  return Join(Lane::kCopy, Lane::kCompute, copied_);
+  ASSIGN_OR_RETURN(const EventId sent, MarkCopies());
+  return device_.Wait(Lane::kCompute, sent);
 }
 
 absl::StatusOr<EventId> Session::MarkCopies() {
   RETURN_IF_ERROR(staging_.Flush());
-  if (marks_.size() < kMarks) {
-    ASSIGN_OR_RETURN(const EventId mark, device_.CreateEvent());
-    marks_.push_back(mark);
-    next_mark_ = marks_.size() - 1;
-  }
-  const EventId mark = marks_[next_mark_];
-  next_mark_ = (next_mark_ + 1) % kMarks;
-  RETURN_IF_ERROR(device_.Record(mark, Lane::kCopy));
-  return mark;
+  return Mark(Lane::kCopy);
 }
 
-absl::Status Session::JoinCompute() { return Join(Lane::kCompute, Lane::kResult, computed_); }
+absl::Status Session::JoinCompute() {
+  ASSIGN_OR_RETURN(const EventId computed, Mark(Lane::kCompute));
+  return device_.Wait(Lane::kResult, computed);
+}
 
-absl::Status Session::Join(Lane earlier, Lane later, std::optional<EventId>& event) {
-  if (!event.has_value()) {
-    ASSIGN_OR_RETURN(event, device_.CreateEvent());
+absl::StatusOr<EventId> Session::Mark(Lane lane) {
+  auto& [events, next] = marks_[static_cast<size_t>(lane)];
+  if (events.size() < kMarks) {
+    ASSIGN_OR_RETURN(const EventId event, device_.CreateEvent());
+    events.push_back(event);
   }
-  RETURN_IF_ERROR(device_.Record(*event, earlier));
-  return device_.Wait(later, *event);
+  const EventId mark = events[next++ % kMarks];
+  RETURN_IF_ERROR(device_.Record(mark, lane));
+  return mark;
 }
 
 void Session::Settle() {
   for (const Lane lane : kLanes) device_.AwaitLane(lane).IgnoreError();
   is_sending_ahead_ = false;
   staging_.Reset();
-  results_.Reset();
 }
 
 }  // namespace sparseagg::cuda

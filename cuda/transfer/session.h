@@ -2,8 +2,8 @@
 #ifndef SPARSEAGG_CUDA_TRANSFER_SESSION_H_
 #define SPARSEAGG_CUDA_TRANSFER_SESSION_H_
 
+#include <array>
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,7 +30,7 @@ class Session {
         memory_(device, budget_bytes),
         resident_(static_cast<size_t>(static_cast<double>(budget_bytes) * tuning.max_resident_share)),
         staging_(device, memory_, threads_, resident_, tuning),
-        results_(device, threads_, tuning) {}
+        pinned_(device, tuning.max_pinned_bytes, tuning.min_pinned_bytes) {}
 
   Device& device() { return device_; }
   DeviceMemory& memory() { return memory_; }
@@ -43,7 +43,7 @@ class Session {
   void Keep(size_t bytes) { kept_bytes_ += bytes; }
   void StopKeeping(size_t bytes) { kept_bytes_ -= bytes; }
   StagingRing& staging() { return staging_; }
-  ResultRing& results() { return results_; }
+  PinnedArena& pinned() { return pinned_; }
   const Tuning& tuning() const { return tuning_; }
 
   // Allocates device memory for work on the compute lane. Errors: RESOURCE_EXHAUSTED.
@@ -81,10 +81,12 @@ class Session {
 
   // Orders later work on the compute lane after all copies sent through the staging ring so far.
   absl::Status JoinCopies();
-  // The first half of JoinCopies; the second is device().Wait(Lane::kCompute, event). Returns: an event after all
-  // copies sent so far. It is used again by the kMarks-th call after this one; whoever waits for it then waits longer.
-  static constexpr size_t kMarks = 8;
+  // The first half of JoinCopies; the second is device().Wait(Lane::kCompute, event). Returns: as Mark.
   absl::StatusOr<EventId> MarkCopies();
+  // Returns: an event after all work on the lane so far. It is used again by the kMarks-th call for the lane after this
+  // one; whoever waits for it then waits longer.
+  static constexpr size_t kMarks = 8;
+  absl::StatusOr<EventId> Mark(Lane lane);
   // Orders later work on the result lane after all work on the compute lane so far.
   absl::Status JoinCompute();
 
@@ -94,8 +96,6 @@ class Session {
  private:
   // `call`: what to select by, and from how many.
   absl::StatusOr<PendingSelection> StartSelection(SelectCall call, uint32_t max_selected);
-  // Makes `later` wait for all work on `earlier` so far.
-  absl::Status Join(Lane earlier, Lane later, std::optional<EventId>& event);
 
   Device& device_;
   const Tuning tuning_;
@@ -105,11 +105,12 @@ class Session {
   size_t kept_bytes_ = 0;
   bool is_sending_ahead_ = false;  // copies sent ahead may be under way
   StagingRing staging_;
-  ResultRing results_;
-  std::optional<EventId> copied_;
-  std::vector<EventId> marks_;
-  size_t next_mark_ = 0;
-  std::optional<EventId> computed_;
+  PinnedArena pinned_;
+  struct Marks {
+    std::vector<EventId> events;
+    size_t next = 0;
+  };
+  std::array<Marks, kLanes.size()> marks_;
 };
 
 }  // namespace sparseagg::cuda

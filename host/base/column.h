@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -84,6 +85,10 @@ class Column {
     resize(static_cast<size_t>(end - begin));
     std::copy(begin, end, data_);
   }
+  // Elements in memory that `owner` keeps, with room for `capacity`; none yet. The column lets go of the owner where
+  // others free their memory, and grows by copying to memory of its own.
+  Column(T* memory, size_t capacity, std::shared_ptr<const void> owner)
+      : data_(memory), capacity_(capacity), owner_(std::move(owner)) {}
   Column(const Column& other) : Column(other.begin(), other.end()) {}
   Column(Column&& other) noexcept { Swap(other); }
   Column& operator=(Column other) noexcept {
@@ -96,6 +101,7 @@ class Column {
   const T* data() const { return data_; }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
+  bool is_lent() const { return owner_ != nullptr; }  // the memory has another owner
   T& operator[](size_t i) { return data_[i]; }
   const T& operator[](size_t i) const { return data_[i]; }
   T* begin() { return data_; }
@@ -131,9 +137,9 @@ class Column {
     resize(before + count);
     std::copy_n(values, count, data_ + before);
   }
-  // Releases capacity beyond 9/8 of the size. Elements may move.
+  // Releases capacity beyond 9/8 of the size, unless someone else owns the memory. Elements may move.
   void Trim() {
-    if (capacity_ - size_ <= size_ / 8) return;
+    if (owner_ != nullptr || capacity_ - size_ <= size_ / 8) return;
     if (!internal::TrimColumn(data_, capacity_ * sizeof(T), size_ * sizeof(T))) *this = Column(begin(), end());
   }
 
@@ -151,7 +157,7 @@ class Column {
     return growth == Growth::kExact || size_ == 0 ? size : std::max(size, 2 * capacity_);
   }
   // Whether the column grows by moving pages, rather than by copying to fresh ones, which would be cleared first.
-  bool IsMapped() const { return internal::IsMappedColumn(capacity_ * sizeof(T)); }
+  bool IsMapped() const { return owner_ == nullptr && internal::IsMappedColumn(capacity_ * sizeof(T)); }
   void Extend(size_t capacity) {
     data_ = static_cast<T*>(internal::ExtendColumn(data_, BytesOf(capacity)));
     capacity_ = capacity;
@@ -164,17 +170,23 @@ class Column {
     capacity_ = capacity;
   }
   void Release() {
-    if (data_ != nullptr) internal::FreeColumn(data_, capacity_ * sizeof(T));
+    if (owner_ != nullptr) {
+      owner_.reset();
+    } else if (data_ != nullptr) {
+      internal::FreeColumn(data_, capacity_ * sizeof(T));
+    }
   }
   void Swap(Column& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     std::swap(capacity_, other.capacity_);
+    owner_.swap(other.owner_);
   }
 
   T* data_ = nullptr;
   size_t size_ = 0;
   size_t capacity_ = 0;
+  std::shared_ptr<const void> owner_;  // of the memory; null: the column itself
 };
 
 }  // namespace sparseagg

@@ -47,25 +47,4 @@ void HostThreads::Copy(absl::Span<const CopyPiece> pieces, size_t part_bytes) {
   });
 }
 
-std::unique_ptr<HostThreads::Copying> HostThreads::StartCopy(const CopyPiece& piece, size_t part_bytes) {
-  auto copying = std::unique_ptr<Copying>(new Copying(arena_));
-  if (arena_.max_concurrency() == 1) {
-    Copy({&piece, 1}, part_bytes);
-    return copying;
-  }
-  arena_.execute([&] {
-    for (size_t at = 0; at < piece.bytes; at += part_bytes) {
-      copying->parts_.run([=] {
-        std::memcpy(static_cast<std::byte*>(piece.to) + at, static_cast<const std::byte*>(piece.from) + at,
-                    std::min(part_bytes, piece.bytes - at));
-      });
-    }
-  });
-  return copying;
-}
-
-HostThreads::Copying::~Copying() {
-  arena_.execute([this] { parts_.wait(); });
-}
-
 }  // namespace sparseagg

@@ -3,11 +3,9 @@
 #define SPARSEAGG_HOST_BASE_HOST_THREADS_H_
 
 #include <tbb/task_arena.h>
-#include <tbb/task_group.h>
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 
 #include "absl/types/span.h"
 
@@ -33,24 +31,6 @@ class HostThreads {
   // Copies all pieces, whose targets do not overlap. A thread takes `part_bytes` (≥ 1) at a time: a part of a large
   // piece, or many small ones. Blocks: until all is copied.
   void Copy(absl::Span<const CopyPiece> pieces, size_t part_bytes);
-
-  // A copy that other threads make. Its destructor waits for its end.
-  class Copying {
-   public:
-    Copying(const Copying&) = delete;
-    Copying& operator=(const Copying&) = delete;
-    ~Copying();
-
-   private:
-    friend class HostThreads;
-    explicit Copying(tbb::task_arena& arena) : arena_(arena) {}
-
-    tbb::task_arena& arena_;
-    tbb::task_group parts_;
-  };
-
-  // Starts to copy a piece. With one thread, it is copied on return. The threads must outlive what is returned.
-  std::unique_ptr<Copying> StartCopy(const CopyPiece& piece, size_t part_bytes);
 
  private:
   tbb::task_arena arena_;

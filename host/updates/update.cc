@@ -287,6 +287,13 @@ ValidatedUpdate ValidatedUpdate::WithFactor(double factor) const {
   return update;
 }
 
+ValidatedUpdate ValidatedUpdate::WithPinned(bool keys, bool values) const {
+  ValidatedUpdate update = *this;
+  update.columns_.pinned_keys = keys;
+  update.columns_.pinned_values = values;
+  return update;
+}
+
 ValidatedUpdate ValidatedUpdate::OnDevice(UpdateColumns columns, double weight, bool sorted, bool unique) {
   ValidatedUpdate update;
   update.num_keys_ = NumKeys(columns.keys);

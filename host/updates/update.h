@@ -76,6 +76,9 @@ struct UpdateColumns {
   std::shared_ptr<const void> owner;
   // Keeps the values alive without the keys; null: only `owner` does.
   std::shared_ptr<const void> value_owner = nullptr;
+  // Whether the arrays are in memory that an engine's devices read where it is; found by that engine.
+  bool pinned_keys = false;
+  bool pinned_values = false;
 };
 
 // Returns: the number of keys in a run or list.
@@ -125,6 +128,9 @@ class ValidatedUpdate {
   // Returns: the same update with this weight. Requires: a weight as of WeightInUse.
   ValidatedUpdate WithWeight(double weight) const;
 
+  // Returns: the same update with these flags of UpdateColumns.
+  ValidatedUpdate WithPinned(bool keys, bool values) const;
+
   // An update that an engine has checked on its device (Engine::Import), which alone may read it. `weight`: as of
   // WeightInUse.
   static ValidatedUpdate OnDevice(UpdateColumns columns, double weight, bool sorted, bool unique);
@@ -140,6 +146,8 @@ class ValidatedUpdate {
   const std::shared_ptr<const void>& value_owner() const {
     return columns_.value_owner != nullptr ? columns_.value_owner : columns_.owner;
   }
+  bool pinned_keys() const { return columns_.pinned_keys; }
+  bool pinned_values() const { return columns_.pinned_values; }
   uint64_t num_keys() const { return num_keys_; }
   double weight() const { return weight_; }  // 1 under kUniform
   // Engines multiply each value by it, after the fold of repeated keys and before the weight: (v · factor) · weight,

@@ -88,8 +88,8 @@ Limits FitToMemory(Limits limits) {
   const MemoryShares shares = DivideMemory(limits);
   lower(shares.in_flight / 2 / kJsonFactor, limits.max_page_bytes);  // also as JSON, whose pages are the largest
   // The process's share is promised more than once: a quarter each to connections, parsed specs and waiting calls
-  // (MaxWaitingCalls), and three quarters to freed memory that is kept for reuse (main.cc). These peaks seldom
-  // coincide, and HeapTrimmer returns the freed memory near the limit.
+  // (MaxWaitingCalls), three quarters to freed memory that is kept for reuse, and a quarter to pinned memory of each
+  // GPU (main.cc). These peaks seldom coincide, and HeapTrimmer returns the freed memory near the limit.
   lower(shares.process / 4 / limits.connection_bytes, limits.max_connections);
   lower(shares.process / 4 / kParsedTensorBytes, limits.max_tensors);
   lower(MaxWaitingCalls(limits), limits.max_waiting_leases);

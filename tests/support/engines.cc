@@ -15,6 +15,8 @@ cuda::Tuning TinyTuning() {
   cuda::Tuning tuning;
   tuning.staging_buffer_bytes = 256;
   tuning.num_staging_buffers = 2;
+  tuning.max_pinned_bytes = 100'000;
+  tuning.min_pinned_bytes = 100;
   tuning.copy_part_bytes = 64;
   tuning.min_resident_bytes = 200;
   tuning.min_copy_bytes = 100;

@@ -41,6 +41,8 @@ class FaultyDevice : public cuda::Device {
     uint64_t num_results = 0;  // results written, the last step of a round on the device
     uint64_t num_trims = 0;
     uint64_t num_pinned = 0;  // allocations of pinned host memory
+    uint64_t num_copies_in = 0;
+    uint64_t num_copies_out = 0;
     bool faulted = false;
     size_t num_leaked = 0;  // allocations that the destructor found
   };
@@ -71,18 +73,19 @@ class FaultyDevice : public cuda::Device {
     ++record_.num_trims;
     return Tell([&] { return device_->Trim(); });
   }
-  absl::StatusOr<void*> AllocatePinned(size_t bytes) override {
+  absl::StatusOr<std::shared_ptr<std::byte>> AllocatePinned(size_t bytes) override {
     ++record_.num_pinned;
     if (absl::Status status = Count(true); !status.ok()) return status;
     return device_->AllocatePinned(bytes);
   }
-  void FreePinned(void* memory) override { device_->FreePinned(memory); }
   bool IsPinned(const void* memory, size_t bytes) const override { return device_->IsPinned(memory, bytes); }
   std::string Elsewhere(const void* d_memory) const override { return device_->Elsewhere(d_memory); }
   absl::Status CopyIn(void* d_to, const void* from, size_t bytes, cuda::Lane lane) override {
+    ++record_.num_copies_in;
     return Do([&] { return device_->CopyIn(d_to, from, bytes, lane); });
   }
   absl::Status CopyOut(void* to, const void* d_from, size_t bytes, cuda::Lane lane) override {
+    ++record_.num_copies_out;
     return Do([&] { return device_->CopyOut(to, d_from, bytes, lane); });
   }
   absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, cuda::Lane lane) override {

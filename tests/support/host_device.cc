@@ -45,7 +45,8 @@ void StableSort(const SortCall& call, int output, const std::function<void(void*
 
 }  // namespace
 
-HostDevice::HostDevice(const HostDeviceOptions& options) : options_(options), random_(options.torture_seed) {
+HostDevice::HostDevice(const HostDeviceOptions& options)
+    : options_(options), random_(options.torture_seed), pinned_(std::make_shared<Pinned>()) {
   if (options_.run_kernel != nullptr) return;
   options_.run_kernel = [executor = HostExecutor(options.torture_seed)](const KernelCall& call) mutable {
     RunKernel(call, executor);
@@ -117,29 +118,26 @@ void HostDevice::Free(void* d_memory, Lane lane) {
   }).IgnoreError();
 }
 
-absl::StatusOr<void*> HostDevice::AllocatePinned(size_t bytes) {
-  void* memory = std::aligned_alloc(kAlignment, RoundUp(bytes));
+absl::StatusOr<std::shared_ptr<std::byte>> HostDevice::AllocatePinned(size_t bytes) {
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, RoundUp(bytes)));
   if (memory == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no ", bytes, " bytes to stage copies in"));
-  try {
-    pinned_[static_cast<std::byte*>(memory)] = bytes;
-  } catch (const std::bad_alloc&) {
-    std::free(memory);
-    throw;
-  }
-  return memory;
-}
-
-void HostDevice::FreePinned(void* memory) {
-  for (const Lane lane : kLanes) RunUntil({lane, QueueOf(lane).num_asked});
-  pinned_.erase(static_cast<std::byte*>(memory));
-  std::free(memory);
+  Spoil(memory, bytes);
+  const std::shared_ptr<std::byte> pinned(memory, [all = pinned_](std::byte* freed) {
+    const std::lock_guard<std::mutex> lock(all->mutex);
+    all->sizes.erase(freed);
+    std::free(freed);
+  });
+  const std::lock_guard<std::mutex> lock(pinned_->mutex);
+  pinned_->sizes[memory] = bytes;
+  return pinned;
 }
 
 bool HostDevice::IsPinned(const void* memory, size_t bytes) const {
   if (options_.all_pinned) return true;
   const auto* begin = static_cast<const std::byte*>(memory);
-  auto after = pinned_.upper_bound(begin);
-  if (after == pinned_.begin()) return false;
+  const std::lock_guard<std::mutex> lock(pinned_->mutex);
+  auto after = pinned_->sizes.upper_bound(begin);
+  if (after == pinned_->sizes.begin()) return false;
   const auto& [start, size] = *--after;
   return begin + bytes <= start + size;
 }

@@ -8,6 +8,8 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -47,8 +49,7 @@ class HostDevice : public Device {
   absl::StatusOr<void*> Allocate(size_t bytes, Lane lane) override;
   void Free(void* d_memory, Lane lane) override;
   absl::Status Trim() override { return AwaitAll(); }  // keeps nothing
-  absl::StatusOr<void*> AllocatePinned(size_t bytes) override;
-  void FreePinned(void* memory) override;
+  absl::StatusOr<std::shared_ptr<std::byte>> AllocatePinned(size_t bytes) override;
   bool IsPinned(const void* memory, size_t bytes) const override;
   std::string Elsewhere(const void* d_memory) const override {
     return options_.elsewhere ? options_.elsewhere(d_memory) : "";
@@ -76,6 +77,13 @@ class HostDevice : public Device {
 
   // Device allocations that have not been freed.
   size_t num_allocations() const { return sizes_.size(); }
+  // Pinned allocations likewise, also after the device has gone. Thread-safe.
+  std::function<size_t()> PinnedCounter() const {
+    return [pinned = pinned_] {
+      const std::lock_guard<std::mutex> lock(pinned->mutex);
+      return pinned->sizes.size();
+    };
+  }
 
  private:
   // A point in a lane's work: everything requested up to a ticket.
@@ -89,6 +97,12 @@ class HostDevice : public Device {
     uint64_t num_done = 0;
   };
 
+  // Pinned memory, which may outlive the device.
+  struct Pinned {
+    std::mutex mutex;
+    std::map<const std::byte*, size_t> sizes;
+  };
+
   bool tortures() const { return options_.torture_seed != 0; }
   Queue& QueueOf(Lane lane) { return queues_[static_cast<size_t>(lane)]; }
   absl::Status Ask(Lane lane, std::function<void()> work);
@@ -100,7 +114,7 @@ class HostDevice : public Device {
   std::array<Queue, kLanes.size()> queues_;
   std::vector<Moment> events_;
   std::unordered_map<void*, size_t> sizes_;
-  std::map<const std::byte*, size_t> pinned_;
+  const std::shared_ptr<Pinned> pinned_;
   size_t used_bytes_ = 0;
 };
 

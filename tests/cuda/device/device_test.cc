@@ -213,7 +213,9 @@ TEST(HostDevice, AtItsWorst_WorkWaitsUntilSomeoneWaitsForIt) {
 TEST(PinnedBuffers, NoPinnedMemory_NothingIsLeftBehind) {
   class NoPinnedMemory : public cuda::HostDevice {
    public:
-    absl::StatusOr<void*> AllocatePinned(size_t) override { return absl::ResourceExhaustedError("made to have none"); }
+    absl::StatusOr<std::shared_ptr<std::byte>> AllocatePinned(size_t) override {
+      return absl::ResourceExhaustedError("made to have none");
+    }
     absl::StatusOr<cuda::EventId> CreateEvent() override {
       ++num_events;
       return HostDevice::CreateEvent();
@@ -224,7 +226,8 @@ TEST(PinnedBuffers, NoPinnedMemory_NothingIsLeftBehind) {
   Session session(device, size_t{1} << 20, TinyTuning());
   char bytes[1000] = {};
   for (int attempt = 0; attempt < 3; ++attempt) {
-    EXPECT_EQ(session.results().Send(bytes, bytes, sizeof(bytes)).code(), absl::StatusCode::kResourceExhausted);
+    const CopyPiece piece = {bytes, bytes, sizeof(bytes)};
+    EXPECT_EQ(session.staging().CopyOut({&piece, 1}).code(), absl::StatusCode::kResourceExhausted);
     ASSERT_TRUE(session.staging().Stage(bytes, 0, bytes, 1).ok());
     EXPECT_EQ(session.staging().Flush().code(), absl::StatusCode::kResourceExhausted);
     session.Settle();  // as after every failed operation

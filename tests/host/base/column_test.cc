@@ -255,6 +255,37 @@ TEST_F(ColumnTest, SizesThatWrapAround_AreRefused) {
   EXPECT_EQ(mapped.capacity(), 2 * kMiB);
 }
 
+TEST_F(ColumnTest, LentMemory_IsUsedUntilTheColumnGrowsOrGoes) {
+  const auto memory = std::make_shared<std::vector<uint32_t>>(8 * kMiB);
+  Column<uint32_t> column(memory->data(), memory->size(), memory);
+  EXPECT_TRUE(column.is_lent());
+  EXPECT_TRUE(column.empty());
+  column.resize(memory->size());
+  std::fill(column.begin(), column.end(), 7u);
+  column.resize(10);
+  column.Trim();  // others have the rest
+  EXPECT_EQ(column.data(), memory->data());
+  EXPECT_EQ((*memory)[memory->size() - 1], 7u);
+
+  Column<uint32_t> copy = column;
+  EXPECT_FALSE(copy.is_lent());
+  EXPECT_EQ(copy, column);
+  Column<uint32_t> moved = std::move(column);
+  EXPECT_TRUE(moved.is_lent());
+  EXPECT_EQ(memory.use_count(), 2);
+
+  EXPECT_EQ(moved.ReserveBytes(memory->size() + 1, Growth::kExact), (memory->size() + 1) * sizeof(uint32_t));
+  moved.reserve(memory->size() + 1);
+  EXPECT_FALSE(moved.is_lent());
+  EXPECT_EQ(memory.use_count(), 1);
+  EXPECT_EQ(moved, copy);
+
+  moved = Column<uint32_t>(memory->data(), 3, memory);
+  EXPECT_EQ(memory.use_count(), 2);
+  moved = {};
+  EXPECT_EQ(memory.use_count(), 1);
+}
+
 TEST_F(ColumnTest, ManySizes_NeverOverlap) {
   std::vector<Column<uint64_t>> columns;
   for (uint64_t i = 0; i < 400; ++i) {

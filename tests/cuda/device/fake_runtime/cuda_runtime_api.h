@@ -39,6 +39,7 @@ struct cudaMemPoolProps {
 struct cudaPointerAttributes {
   cudaMemoryType type;
   int device;
+  void* devicePointer;
 };
 struct CUevent_st {};
 struct CUstream_st {};

@@ -158,9 +158,11 @@ cudaError_t cudaFreeHost(  // allow(raw-allocation): the fake
     void* memory) {
   return fake::GiveBack(memory);
 }
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void*) {
-  return fake::Do(
-      [=] { attributes->type = fake::Runtime().all_pinned ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered; });
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* memory) {
+  return fake::Do([=] {
+    attributes->type = fake::Runtime().all_pinned ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+    attributes->devicePointer = const_cast<void*>(memory);
+  });
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return fake::Make(stream); }
 cudaError_t cudaDeviceSynchronize() { return fake::Count(); }

@@ -81,9 +81,9 @@ def describe() -> str:
 def release_memory() -> None:
     """Gives memory that results and aggregators no longer use back to the system.
 
-    The engine keeps up to 256 MiB of it for its next merges, which are faster for that, and on a GPU all that a merge
-    has used there. What is in use stays, arrays of results among it. Thread-safe, also while others merge; it waits for
-    a merge on the GPU.
+    The engine keeps up to 256 MiB of it for its next merges, which are faster for that, and for a GPU 1 GiB of pinned
+    memory and all that a merge has used there. What is in use stays, arrays of results among it. Thread-safe, also
+    while others merge; it waits for a merge on the GPU.
 
     Raises:
         EngineMissingError: this installation has no engine; the message says what to install.
