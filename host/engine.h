@@ -203,8 +203,8 @@ class Engine {
   virtual std::vector<DeviceState> devices() const { return {}; }
   // Returns: from how many bytes of pending updates on a merge pays, whatever the base.
   virtual uint64_t min_pending_bytes() const = 0;
-  // Gives device memory that is kept for later merges back to the system. Blocks: while others use the device. An error
-  // of the device is one as in any other call.
+  // Gives memory that is kept for later merges and results, on the device and pinned, back to the system. Blocks: while
+  // others use the device. An error of the device is one as in any other call.
   virtual void ReleaseDeviceMemory() {}
   // Makes an empty accumulator, with a copy of `spec`.
   // Requires: `spec` has passed Validate.
