@@ -243,6 +243,22 @@ TEST(PinnedResults, ManySizes_StayWithinTheLimit) {
   EXPECT_EQ(num_pinned(), taken.size());
 }
 
+TEST(PinnedResults, NoMoreBlocksAreFreedThanMustBe_AndLargeOnesAreLeftToLargeResults) {
+  cuda::HostDevice device;
+  cuda::PinnedArena arena(device, 10'000, 1'000);
+  const auto num_pinned = device.PinnedCounter();
+  const auto take = [&](size_t bytes) { return *arena.Take(bytes); };
+  { const auto three = {take(3'000), take(3'000), take(3'000)}; }
+  EXPECT_EQ(num_pinned(), 3u);
+  const auto small = take(1'000);
+  EXPECT_EQ(num_pinned(), 4u);
+  const auto large = take(5'000);  // in the place of two
+  EXPECT_NE(large, nullptr);
+  EXPECT_EQ(num_pinned(), 3u);
+  EXPECT_NE(take(2'500), nullptr);
+  EXPECT_EQ(num_pinned(), 3u);
+}
+
 TEST(PinnedResults, LetGoOnOtherThreads_DuringRounds) {
   const uint64_t seed = TestSeed(67);
   SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
