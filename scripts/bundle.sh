@@ -39,7 +39,7 @@ while IFS= read -r program; do
     echo "bundle: $program needs $libc" >&2
     status=1
   fi
-done < <(find "$folder/bin" -type f)
+done < <(find "$folder/bin" "$folder/python" -type f ! -name '*.whl')
 
 if [[ $status -ne 0 ]]; then exit "$status"; fi
 

@@ -2,6 +2,7 @@
 """Makes the platform wheels: the client, the engine in process, the server and the load generator, in one file each.
 
   scripts/wheels.py --client CLIENT.whl --build BUILD --out FOLDER [--arch aarch64] [--python PYTHON ...]
+  scripts/wheels.py --build BUILD --out FOLDER                    # the engine alone, as a file for each Python
   scripts/wheels.py --cuda libsparseagg_cuda.so --out FOLDER
 
 CLIENT.whl is the wheel of the client alone (`make wheels`). BUILD is a build folder, named as its preset, whose
@@ -180,14 +181,17 @@ def main() -> int:
     if arguments.cuda is not None:
         check(cuda_wheel(arguments.cuda.resolve(), platform, out), MAX_CUDA_MB)
         return 0
-    if arguments.client is None or arguments.build is None:
-        parser.error("--client and --build, or --cuda, are needed")
+    if arguments.build is None:
+        parser.error("--build or --cuda is needed")
     build = arguments.build.resolve()
     named = map(described, arguments.python or [])
     pythons = [python for python in named if python is not None] if arguments.python else find_pythons()
     pythons = [(tag, suffix.replace(os.uname().machine, arguments.arch), headers) for tag, suffix, headers in pythons]
     if len(pythons) < len(arguments.python or [""]):
         fail("no Python from 3.9 to 3.12 with its headers; --python names one")
+    if arguments.client is None:
+        build_all(pythons, build, out)
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         # Not in the temporary folder itself: a path that is new each time would have everything linked again.
         engines = build / "wheel-engines"
