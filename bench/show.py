@@ -108,7 +108,6 @@ GPU_COLUMNS = {
     "dense: torch index_add_": ("torch index_add_", None),
     "finish": ("finish", "pinned"),
     "end to end, pageable": ("end_to_end", "pageable"),
-    "pinned": ("end_to_end", "pinned"),
 }
 
 
@@ -118,9 +117,12 @@ def gpu_table(file: File, peers: File | None) -> str:
         raise SystemExit("this was written without a GPU: there is nothing to show")
     if peers is not None and peers["clients_divided_by"] != file["clients_divided_by"]:
         raise SystemExit("the peers had fewer or more clients")
+    widths = {row["workload"]: row["row_width"] for row in file["results"]}
     rows: dict[str, dict[tuple[str, str | None], float]] = {}
     for row in file["results"] + (peers["results"] if peers else []):
-        name = row["workload"] + (f", {row['variant']}" if row.get("variant", "plain") != "plain" else "")
+        width = widths[row["workload"]]
+        name = row["workload"] + (f" (rows of {width})" if width > 1 else "")
+        name += f", {row['variant']}" if row.get("variant", "plain") != "plain" else ""
         rows.setdefault(name, {})[row["what"], row.get("memory")] = row["tuples_per_s"] / 1e6
     cells = [
         [name, *(f"{row[key]:,.0f}" if key in row else None for key in GPU_COLUMNS.values())]
