@@ -22,9 +22,10 @@ struct Tuning {
   // as copying so much; and the share of the device's memory that updates may take there.
   size_t min_resident_bytes = size_t{64} << 10;
   double max_resident_share = 0.5;
-  // Size from which on a piece of an array that is pinned, or on the device, is a copy of its own, so that its bytes
-  // outweigh the call. A kernel copies all smaller ones of a batch (kernels/fetch.h).
+  // Size from which on a piece of an array that is pinned, or one that is on the device, is a copy of its own, so that
+  // its bytes outweigh the call. A kernel copies all smaller ones of a batch (kernels/fetch.h).
   size_t min_copy_bytes = size_t{256} << 10;
+  size_t min_copy_within_bytes = size_t{4} << 20;
   // Bytes of keys and values of a slab (SlabPlan): few, so that the first copy in and the last copy out take little
   // of the time, but enough to outweigh a merge's launches and waits. And the mean number of tuples of one update in a
   // slab, which outweigh finding them. 0: rounds are not cut into slabs.

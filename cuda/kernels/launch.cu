@@ -33,7 +33,7 @@ cudaError_t Launch(const CheckFinite& kernel, cudaStream_t stream) { return Laun
 
 // What reads over the link waits for it most of the time, and few blocks have enough words under way to keep it busy.
 // The others leave the multiprocessors to merges.
-constexpr uint64_t kLinkBlocks = 128;
+constexpr uint64_t kLinkBlocks = 256;
 
 cudaError_t Launch(const Fetch& kernel, cudaStream_t stream) {
   return LaunchElements(kernel, stream, kernel.reads_host ? kLinkBlocks : kMaxGridBlocks);

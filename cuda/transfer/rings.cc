@@ -109,7 +109,7 @@ absl::Status StagingRing::CopyIn(void* d_allocation, size_t first, const HostPar
   const std::byte* d_copy = part.on_device ? nullptr : resident_.Find(part.array, part.first + part.bytes);
   const bool is_here = part.on_device || d_copy != nullptr;
   if (d_copy != nullptr) from = d_copy + part.first;
-  const bool is_large = part.bytes >= tuning_.min_copy_bytes;
+  const bool is_large = part.bytes >= (is_here ? tuning_.min_copy_within_bytes : tuning_.min_copy_bytes);
   const bool is_of_words = IsWordAligned(from) && IsWordAligned(d_to) && part.bytes % kWordBytes == 0;
   if (is_here && (is_large || !is_of_words)) return device_.CopyWithin(d_to, from, part.bytes, Lane::kCopy);
   if (!is_here && !(part.pinned && (is_large || is_of_words))) {

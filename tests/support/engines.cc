@@ -20,6 +20,7 @@ cuda::Tuning TinyTuning() {
   tuning.copy_part_bytes = 64;
   tuning.min_resident_bytes = 200;
   tuning.min_copy_bytes = 100;
+  tuning.min_copy_within_bytes = 100;
   tuning.slab_bytes = 600;
   tuning.min_slab_run = 1;
   tuning.max_batch_entries = 1'000'000;

@@ -42,6 +42,7 @@ class FaultyDevice : public cuda::Device {
     uint64_t num_trims = 0;
     uint64_t num_pinned = 0;  // allocations of pinned host memory
     uint64_t num_copies_in = 0;
+    uint64_t num_copies_within = 0;
     uint64_t num_copies_out = 0;
     bool faulted = false;
     size_t num_leaked = 0;  // allocations that the destructor found
@@ -89,6 +90,7 @@ class FaultyDevice : public cuda::Device {
     return Do([&] { return device_->CopyOut(to, d_from, bytes, lane); });
   }
   absl::Status CopyWithin(void* d_to, const void* d_from, size_t bytes, cuda::Lane lane) override {
+    ++record_.num_copies_within;
     return Do([&] { return device_->CopyWithin(d_to, d_from, bytes, lane); });
   }
   absl::Status Fill(void* d_memory, uint8_t byte, size_t bytes, cuda::Lane lane) override {

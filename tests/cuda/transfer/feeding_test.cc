@@ -124,12 +124,13 @@ TEST(Feeding, PinnedArraysOfAnySize_NothingIsStaged) {
   }
 }
 
-// Finish finds all large updates on the device, and sends only the small ones.
+// Finish finds all large updates on the device, where kernels bring them together, and sends only the small ones.
 TEST(Feeding, LargeUpdates_AreSentWhenTheyArrive) {
-  const TensorSpec spec = Sum(100'000);
-  std::vector<RawSubmission> submissions = Submissions(spec, 3, 20'000, KeyOrder::kSortedUnique);
+  const TensorSpec spec = Sum(1'000'000);
+  std::vector<RawSubmission> submissions = Submissions(spec, 3, 80'000, KeyOrder::kSortedUnique);
   submissions[1] = Submissions(spec, 2, 1'000, KeyOrder::kSortedUnique)[1];
-  cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(), {});
+  struct FaultyDevice::Record record;
+  cuda::DeviceEngine engine(std::make_unique<FaultyDevice>(cuda::HostDeviceOptions(), FaultPlan{}, &record), {});
   const auto aggregation = *Aggregation::Create(engine, {spec});
   for (const RawSubmission& submission : submissions) {
     auto updates = BuildUpdates({spec}, submission);
@@ -143,6 +144,7 @@ TEST(Feeding, LargeUpdates_AreSentWhenTheyArrive) {
   const cuda::DeviceUse use = engine.use();
   const uint64_t small_bytes = submissions[1].tensors[0].keys.size() * 8;
   EXPECT_EQ(use.direct_bytes + use.staged_bytes - before.direct_bytes - before.staged_bytes, small_bytes);
+  EXPECT_EQ(record.num_copies_within, 0u);
   EXPECT_EQ(use.num_fallbacks, 0u);
 }
 
