@@ -39,11 +39,14 @@ struct Tuning {
   uint32_t medium_segment = 32;
   uint32_t long_segment = 1024;
   // The tile path is taken from this mean number of tuples of a tile on, so that they outweigh its begin and end, and
-  // from this mean number of tuples of one source in a tile on, so that they outweigh the bounds.
-  double min_tile_tuples = 256.0;
+  // from this mean number of tuples of one source in a part on, so that they outweigh the bounds.
+  double min_tile_tuples = 512.0;
   double min_tile_run = 2.0;
-  // Tuples from which on a tile is cut into parts; of few sources, fewer (TileMerge).
-  uint32_t tile_part_tuples = 4096;
+  // A tile is dense (kernels/tile_plan.h) from so many tuples on in each kMatrixSlots keys, and so many of one source.
+  uint32_t min_matrix_tuples = 512;
+  uint32_t min_matrix_run = 4;
+  // Tuples from which on a sparse tile is cut into parts.
+  uint32_t tile_part_tuples = 2048;
   // Largest memory of the tile path's bounds and plan; beyond it the sort path is taken.
   uint64_t max_tile_bytes = UINT64_MAX;
   // Number of values below which an update is checked on the host, because launches and copies would cost more.

@@ -13,7 +13,7 @@ namespace {
 // In the order of cuda::KernelCall.
 constexpr const char* kKernels[] = {
     "expand_run", "enumerate",        "gather_segments", "fold_values",  "contributors", "find_tile_bounds",
-    "plan_tiles", "find_part_bounds", "fold_tiles",      "check_terms",  "import_keys",  "check_finite",
+    "list_parts", "find_part_bounds", "fold_tiles",      "check_terms",  "import_keys",  "check_finite",
     "judge_rows", "judge_values",     "drop_zero_rows",  "write_result", "fill_values",  "fetch",
     "copy_words"};
 static_assert(std::size(kKernels) == std::variant_size_v<cuda::KernelCall>);

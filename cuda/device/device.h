@@ -43,7 +43,7 @@ using EventId = uint32_t;
 // All kernels that a device can launch. FoldValues and Contributors each launch three: for short, for medium and for
 // long segments.
 using KernelCall = std::variant<ExpandRun, Enumerate, GatherSegments, FoldValues, Contributors, FindTileBounds,
-                                PlanTiles, FindPartBounds, FoldTiles, CheckTerms, ImportKeys, CheckFinite, FlagKeptRows,
+                                ListParts, FindPartBounds, FoldTiles, CheckTerms, ImportKeys, CheckFinite, FlagKeptRows,
                                 FlagNonzeroRows, DropZeroRows, WriteResult, FillValues, Fetch, CopyWords>;
 
 // A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:

@@ -25,8 +25,9 @@ enum class FoldKind : uint8_t {
 };
 
 // A fold is a struct with two types:
-//   Value   the sum of a source's duplicates of a key: starts at Zero(); Plus adds one, in order of occurrence;
-//   Acc     the accumulator of a key: starts at Start(); Add folds in a source's Value, Combine another Acc.
+//   Value   the sum of a source's duplicates of a key: starts at Zero(); Plus adds one, in order of occurrence; Term is
+//           what the source adds for it;
+//   Acc     the accumulator of a key: starts at Start(); Combine folds in a term or another Acc, Add a source's Value.
 // TypeOf(bytes) is the type of values of 4 or 8 bytes. If kInOrder, the bits depend on the order of sources. Otherwise
 // Add and Combine are exact, associative and commutative, so that several threads may share the work on one key.
 
@@ -72,9 +73,10 @@ struct SumInteger : IntegerValue {
   static constexpr FoldKind kKind = FoldKind::kSumInteger;
   static constexpr bool kInOrder = false;
   SPARSEAGG_HD static Acc Start() { return 0; }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) {
-    return acc + value * source.integer_weight;  // fits: checked when the update was prepared
+  SPARSEAGG_HD static Value Term(Value value, const Source& source) {
+    return value * source.integer_weight;  // fits: checked when the update was prepared
   }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) { return acc + Term(value, source); }
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
 };
 
@@ -90,6 +92,7 @@ struct SumModular {
   SPARSEAGG_HD static Value Of(Number, uint64_t bits) { return bits; }
   SPARSEAGG_HD static Value Plus(Value a, Value b) { return a + b; }
   SPARSEAGG_HD static Acc Start() { return 0; }
+  SPARSEAGG_HD static Value Term(Value value, const Source&) { return value; }
   SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&) { return acc + value; }
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
 };
@@ -104,9 +107,8 @@ struct FloatExtremum : FloatValue {
   SPARSEAGG_HD static Acc Start() {
     return BitsAs<double>(kIsMin ? uint64_t{0x7ff0000000000000} : uint64_t{0xfff0000000000000});
   }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) {
-    return Combine(acc, MulRn(source.factor, value));
-  }
+  SPARSEAGG_HD static Value Term(Value value, const Source& source) { return MulRn(source.factor, value); }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) { return Combine(acc, Term(value, source)); }
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return (kIsMin ? b < a : b > a) || IsNan(b) ? b : a; }
 };
 using MinFloat = FloatExtremum<FoldKind::kMinFloat>;
@@ -119,6 +121,7 @@ struct IntegerExtremum : IntegerValue {
   static constexpr bool kInOrder = false;
   static constexpr bool kIsMin = kFold == FoldKind::kMinInteger;
   SPARSEAGG_HD static Acc Start() { return kIsMin ? INT64_MAX : INT64_MIN; }
+  SPARSEAGG_HD static Value Term(Value value, const Source&) { return value; }
   SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source&) { return Combine(acc, value); }
   SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return (kIsMin ? b < a : b > a) ? b : a; }
 };
@@ -131,8 +134,10 @@ struct SumBinned : FloatValue {
   static constexpr FoldKind kKind = kFold;
   static constexpr bool kInOrder = false;
   SPARSEAGG_HD static Acc Start() { return Sum(); }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) {
-    acc.Add(Weighted(value, source));
+  SPARSEAGG_HD static Value Term(Value value, const Source& source) { return Weighted(value, source); }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) { return Combine(acc, Term(value, source)); }
+  SPARSEAGG_HD static Acc Combine(Acc acc, Value term) {
+    acc.Add(term);
     return acc;
   }
   SPARSEAGG_HD static Acc Combine(Acc a, const Acc& b) {

@@ -47,7 +47,7 @@ cudaError_t Launch(const WriteResult& kernel, cudaStream_t stream) { return Laun
 cudaError_t Launch(const FillValues& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 
 cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const PlanTiles& kernel, cudaStream_t stream) { return LaunchBlocks(kernel, stream); }
+cudaError_t Launch(const ListParts& kernel, cudaStream_t stream) { return LaunchBlocks(kernel, stream); }
 cudaError_t Launch(const FindPartBounds& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 
 namespace {

@@ -37,7 +37,7 @@ cudaError_t Launch(const WriteResult& kernel, cudaStream_t stream);
 cudaError_t Launch(const FillValues& kernel, cudaStream_t stream);
 
 cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t stream);
-cudaError_t Launch(const PlanTiles& kernel, cudaStream_t stream);
+cudaError_t Launch(const ListParts& kernel, cudaStream_t stream);
 cudaError_t Launch(const FindPartBounds& kernel, cudaStream_t stream);
 cudaError_t Launch(const FoldTiles& args, cudaStream_t stream);
 

@@ -20,7 +20,7 @@ cudaError_t LaunchFold(const FoldValues& args, cudaStream_t stream) {
 
 template <typename Fold>
 cudaError_t LaunchFold(const FoldTiles& args, cudaStream_t stream) {
-  return LaunchBlocks(TileBody<Fold>{args}, stream);
+  return RunTiles<Fold>(args, [&](const auto& kernel) { return LaunchBlocks(kernel, stream); });
 }
 
 }  // namespace sparseagg::cuda

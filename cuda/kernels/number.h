@@ -33,10 +33,12 @@ SPARSEAGG_HD inline double AddRn(double a, double b) { return __dadd_rn(a, b); }
 SPARSEAGG_HD inline double MulRn(double a, double b) { return __dmul_rn(a, b); }
 SPARSEAGG_HD inline double DivRn(double a, double b) { return __ddiv_rn(a, b); }
 SPARSEAGG_HD inline uint32_t CountBits(uint32_t bits) { return __popc(bits); }
+SPARSEAGG_HD inline uint32_t LowestBit(uint32_t bits) { return __ffs(static_cast<int>(bits)) - 1; }  // not of 0
 #else
 // Host code is compiled with contraction off.
 #define SPARSEAGG_UNROLL
 SPARSEAGG_HD inline uint32_t CountBits(uint32_t bits) { return __builtin_popcount(bits); }
+SPARSEAGG_HD inline uint32_t LowestBit(uint32_t bits) { return __builtin_ctz(bits); }
 SPARSEAGG_HD inline double AddRn(double a, double b) { return a + b; }
 SPARSEAGG_HD inline double MulRn(double a, double b) { return a * b; }
 SPARSEAGG_HD inline double DivRn(double a, double b) { return a / b; }

@@ -11,165 +11,220 @@
 
 namespace sparseagg::cuda {
 
-// Keys have 32 bits and are below 2^31. A tile is a range of kTileSlots keys; the first begins at `first_key`. A tile
-// with many tuples is cut into up to kMaxTileParts parts of equal size, so that no block has much more work than
-// others. Part p of tile t has the index t × kMaxTileParts + p.
-inline constexpr uint32_t kTileSlots = 1024;
-inline constexpr uint32_t kMaxTileParts = 32;
+// A tile is a range of kTileSlots keys. A tile with many tuples is cut into parts of equal size, so that no block has
+// much more work than others. Parts of kMatrixSlots keys are the smallest; those of dense tiles have this size.
+inline constexpr uint32_t kTileSlots = 8192;
+inline constexpr uint32_t kMatrixSlots = 128;
 
-// Returns: the first index in [low, high) whose key is at least `key`, or `high`. Requires: keys ascend there.
-SPARSEAGG_HD inline uint32_t LowerBound(const uint32_t* d_keys, uint32_t low, uint32_t high, uint32_t key) {
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (d_keys[middle] < key) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
+// The keys that are tiled: lists of strictly ascending keys of 32 bits, below 2^31. The lists are the sources, and at
+// last the base rows, if there are any. Tiles begin at first_key.
+struct TileKeys {
+  const uint32_t* d_keys = nullptr;
+  const uint32_t* d_begin = nullptr;  // of the sources, num_sources + 1
+  uint32_t num_sources = 0;
+  const uint32_t* d_base_keys = nullptr;
+  uint32_t num_base = 0;
+  uint32_t first_key = 0;  // no key is below, and none above last_key
+  uint32_t last_key = 0;
+
+  SPARSEAGG_HD uint32_t num_lists() const { return num_sources + (num_base > 0 ? 1 : 0); }
+  SPARSEAGG_HD uint32_t num_tiles() const { return (last_key - first_key) / kTileSlots + 1; }
+  // Returns: the keys of tile `tile`, of which the last tile may have fewer.
+  SPARSEAGG_HD uint32_t KeysOf(uint32_t tile) const {
+    const uint32_t left = last_key - first_key - tile * kTileSlots;
+    return left < kTileSlots ? left + 1 : kTileSlots;
   }
-  return low;
-}
-
-// Element-wise over sources × (tiles + 1): finds the first tuple of each tile in each source's keys.
-struct FindTileBounds {
-  const uint32_t* d_keys = nullptr;   // of each source, strictly ascending
-  const uint32_t* d_begin = nullptr;  // of the sources, num_sources + 1; null: one source of `num_keys` keys
-  uint32_t num_sources = 1;
-  uint32_t num_keys = 0;
-  uint32_t first_key = 0;
-  uint32_t num_tiles = 0;
-  uint32_t* d_bounds = nullptr;  // tile-major, so that a block's bounds of many sources are adjacent
-
-  uint64_t size() const { return uint64_t{num_sources} * (num_tiles + 1); }
-  SPARSEAGG_HD void operator()(uint64_t i) const {
-    // Neighbouring threads search for neighbouring tiles of one source, so that they read the same sectors.
-    const auto source = static_cast<uint32_t>(i / (num_tiles + 1));
-    const auto tile = static_cast<uint32_t>(i % (num_tiles + 1));
-    const uint32_t low = d_begin == nullptr ? 0 : d_begin[source];
-    const uint32_t high = d_begin == nullptr ? num_keys : d_begin[source + 1];
-    // The first and the last bound hold whatever the keys are: a key outside of all tiles is found in the fold.
-    uint32_t bound = tile == 0 ? low : high;
-    if (tile > 0 && tile < num_tiles) bound = LowerBound(d_keys, low, high, first_key + tile * kTileSlots);
-    d_bounds[uint64_t{tile} * num_sources + source] = bound;
+  SPARSEAGG_HD uint32_t Begin(uint32_t list) const { return list == num_sources ? 0 : d_begin[list]; }
+  SPARSEAGG_HD uint32_t End(uint32_t list) const { return list == num_sources ? num_base : d_begin[list + 1]; }
+  // Returns: the first index in [low, high) of a list whose key is at least `key`, or `high`. Whatever the keys are,
+  // the index does not descend when `key` ascends. So parts that follow each other never share a tuple.
+  SPARSEAGG_HD uint32_t LowerBound(uint32_t list, uint32_t low, uint32_t high, uint32_t key) const {
+    const uint32_t* d_list = list == num_sources ? d_base_keys : d_keys;
+    while (low < high) {
+      const uint32_t middle = low + (high - low) / 2;
+      if (d_list[middle] < key) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
   }
 };
 
-// Block kernel, one block of one warp a tile: chooses the number of the tile's parts. No shared memory. The choice
-// affects the speed only, never a result.
-struct PlanTiles {
-  struct Shared {};
+// Element-wise over lists × (tiles + 1): finds the first tuple of each tile in each list, and counts those of the
+// tiles.
+struct FindTileBounds {
+  TileKeys keys;
+  uint32_t* d_bounds = nullptr;  // tile-major, so that a block's bounds of many lists are adjacent
+  uint32_t* d_tuples = nullptr;  // by tile; 0 at the start
+
+  SPARSEAGG_HD uint64_t size() const { return uint64_t{keys.num_lists()} * (keys.num_tiles() + 1); }
+  SPARSEAGG_HD void operator()(uint64_t i) const {
+    // Neighbouring threads search for neighbouring tiles of one list, so that they read the same sectors.
+    const uint32_t num_tiles = keys.num_tiles();
+    const Cell cell = CellOf(i, num_tiles + 1);
+    const auto list = static_cast<uint32_t>(cell.row);
+    const uint32_t tile = cell.column;
+    // The first and the last bound hold whatever the keys are: a key outside of all tiles is found in the fold.
+    uint32_t bound = tile == 0 ? keys.Begin(list) : keys.End(list);
+    if (tile > 0 && tile < num_tiles) {
+      bound = keys.LowerBound(list, keys.Begin(list), bound, keys.first_key + tile * kTileSlots);
+    }
+    d_bounds[uint64_t{tile} * keys.num_lists() + list] = bound;
+    // A tile has its end less its begin, modulo 2^32 like the sum.
+    if (tile > 0) AtomicAdd(&d_tuples[tile - 1], bound);
+    if (tile < num_tiles) AtomicAdd(&d_tuples[tile], 0 - bound);
+  }
+};
+
+// The size of parts. It affects the speed only, never a result.
+struct PartSizes {
+  uint32_t matrix_tuples = 1;  // at least 1; from so many tuples of kMatrixSlots keys on, a tile is dense
+  uint32_t part_tuples = 1;    // a part of a sparse tile has fewer, as far as keys are spread evenly within the tile
+
+  SPARSEAGG_HD bool IsDense(uint64_t num_tuples, uint32_t num_keys) const {
+    return num_tuples * kMatrixSlots >= uint64_t{matrix_tuples} * num_keys;
+  }
+  // Returns: the keys of a part of a tile: a power of two.
+  SPARSEAGG_HD uint32_t SlotsOf(uint64_t num_tuples, uint32_t num_keys) const {
+    uint32_t slots = IsDense(num_tuples, num_keys) ? kMatrixSlots : kTileSlots;
+    while (slots > kMatrixSlots && num_tuples * slots >= uint64_t{part_tuples} * num_keys) slots /= 2;
+    return slots;
+  }
+  // Returns: the most parts that ListParts can make.
+  uint64_t MaxParts(uint64_t num_tiles, uint64_t num_tuples) const {
+    const uint64_t sparse = num_tiles + 2 * num_tuples / part_tuples;  // twice the part would have been too large
+    const uint64_t dense = num_tiles + num_tuples / matrix_tuples;
+    const uint64_t parts = sparse < dense ? dense : sparse;
+    const uint64_t smallest = num_tiles * (kTileSlots / kMatrixSlots);
+    return parts < smallest ? parts : smallest;
+  }
+};
+
+struct TilePart {
+  uint32_t first_key = 0;
+  uint16_t num_slots = 0;  // keys
+  uint16_t is_dense = 0;   // then num_slots ≤ kMatrixSlots
+};
+
+// What the kernels count.
+struct TileCounters {
+  uint32_t num_parts;
+  uint32_t num_drawn;  // parts that blocks have begun
+  uint32_t num_rows;
+  // 1 if a source's keys do not ascend strictly. Rows are then rubbish, within their arrays.
+  uint32_t is_malformed;
+};
+
+// Block kernel, one block: lists the parts of all tiles in ascending order of keys. A tile without tuples has none.
+struct ListParts {
+  struct Shared {
+    uint32_t num_parts;
+  };
   struct Private {};
-  static constexpr uint32_t kThreads = kWarpThreads;
+  static constexpr uint32_t kThreads = kBlockThreads;
   static constexpr uint32_t kMinBlocks = 1;
 
-  const uint32_t* d_bounds = nullptr;
-  uint32_t num_sources = 0;
-  const uint32_t* d_base_bounds = nullptr;  // null: no base rows
-  uint32_t num_tiles = 0;
-  uint32_t part_tuples = 1;        // a part has fewer, as far as the keys are spread evenly within the tile
-  uint8_t* d_num_parts = nullptr;  // by tile: a power of two; 0 for a tile without tuples and base rows
-  uint8_t* d_is_part = nullptr;    // by index of a part: whether the part exists
+  TileKeys keys;
+  PartSizes sizes;
+  const uint32_t* d_tuples = nullptr;  // by tile
+  TilePart* d_parts = nullptr;
+  TileCounters* d_counters = nullptr;  // set
 
-  uint64_t num_blocks() const { return num_tiles; }
+  uint64_t num_blocks() const { return 1; }
 
   template <typename Block>
-  SPARSEAGG_HD void operator()(Block& block, Shared&) const {
-    const uint64_t tile = block.index();
-    const uint32_t* bounds = d_bounds + tile * num_sources;
-    block.ExclusiveSum(
-        [&](uint32_t thread) {
-          uint32_t tuples = 0;
-          if (thread == 0 && d_base_bounds != nullptr) tuples = d_base_bounds[tile + 1] - d_base_bounds[tile];
-          for (uint32_t source = thread; source < num_sources; source += block.num_threads()) {
-            tuples += bounds[source + num_sources] - bounds[source];
-          }
-          return tuples;
-        },
-        [&](uint32_t thread, uint32_t, uint32_t tuples) {
-          uint32_t parts = tuples == 0 ? 0 : 1;
-          while (parts != 0 && parts < kMaxTileParts && tuples / parts >= part_tuples) parts *= 2;
-          if (thread == 0) d_num_parts[tile] = static_cast<uint8_t>(parts);
-          for (uint32_t part = thread; part < kMaxTileParts; part += block.num_threads()) {
-            d_is_part[tile * kMaxTileParts + part] = part < parts ? 1 : 0;
-          }
-        });
-  }
-};
-
-// Element-wise over (parts + 1) × sources: narrows the bounds of tiles to those of the parts that PlanTiles chose. The
-// last part's end follows. Part p of source s has the tuples from d_bounds[p × num_sources + s] up to the next part's:
-// no tuple lies between parts that follow each other, since a tile without a part has none.
-struct FindPartBounds {
-  const uint32_t* d_keys = nullptr;  // of each source, strictly ascending
-  const uint32_t* d_tile_bounds = nullptr;
-  uint32_t num_sources = 1;
-  uint32_t first_key = 0;
-  uint32_t num_tiles = 0;
-  const uint8_t* d_num_parts = nullptr;
-  const uint32_t* d_parts = nullptr;
-  const uint32_t* d_count = nullptr;  // how many parts
-  uint32_t max_count = 0;
-  uint32_t* d_bounds = nullptr;
-
-  uint64_t size() const { return (uint64_t{max_count} + 1) * num_sources; }
-  SPARSEAGG_HD void operator()(uint64_t i) const {
-    const auto part = static_cast<uint32_t>(i / num_sources);
-    const auto source = static_cast<uint32_t>(i % num_sources);
-    const uint32_t count = *d_count;
-    if (part > count) return;
-    const uint32_t index = part == count ? num_tiles * kMaxTileParts : d_parts[part];
-    const uint32_t* d_tile = d_tile_bounds + (uint64_t{index / kMaxTileParts} * num_sources + source);
-    uint32_t bound = d_tile[0];
-    if (index % kMaxTileParts != 0) {
-      const uint32_t tile = index / kMaxTileParts;
-      const uint32_t slots = kTileSlots / d_num_parts[tile];
-      const uint32_t key = first_key + tile * kTileSlots + index % kMaxTileParts * slots;
-      bound = LowerBound(d_keys, bound, d_tile[num_sources], key);
+  SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
+    const uint32_t num_tiles = keys.num_tiles();
+    for (uint32_t first = 0; first < num_tiles; first += kThreads) {
+      const uint32_t num_listed = first == 0 ? 0 : shared.num_parts;
+      block.ExclusiveSum(
+          [&](uint32_t thread) -> uint32_t {
+            const uint32_t tile = first + thread;
+            if (tile >= num_tiles || d_tuples[tile] == 0) return 0;
+            return (keys.KeysOf(tile) - 1) / sizes.SlotsOf(d_tuples[tile], keys.KeysOf(tile)) + 1;
+          },
+          [&](uint32_t thread, uint32_t before, uint32_t total) {
+            if (thread == 0) shared.num_parts = num_listed + total;
+            const uint32_t tile = first + thread;
+            if (tile >= num_tiles || d_tuples[tile] == 0) return;
+            const uint32_t num_keys = keys.KeysOf(tile);
+            const uint32_t slots = sizes.SlotsOf(d_tuples[tile], num_keys);
+            const bool is_dense = sizes.IsDense(d_tuples[tile], num_keys);
+            TilePart* d_part = d_parts + num_listed + before;
+            for (uint32_t slot = 0; slot < num_keys; slot += slots) {
+              const uint32_t left = num_keys - slot;
+              *d_part++ = {keys.first_key + tile * kTileSlots + slot,
+                           static_cast<uint16_t>(left < slots ? left : slots), is_dense};
+            }
+          });
     }
-    d_bounds[i] = bound;
+    block.Each([&](uint32_t thread) {
+      if (thread == 0) *d_counters = {shared.num_parts, 0, 0, 0};
+    });
   }
 };
 
-// Returns: the most parts that PlanTiles can make.
-inline uint64_t MaxParts(uint64_t num_tiles, uint64_t num_tuples, uint64_t part_tuples) {
-  const uint64_t parts = num_tiles + 2 * num_tuples / part_tuples;
-  return parts < num_tiles * kMaxTileParts ? parts : num_tiles * kMaxTileParts;
-}
+// Element-wise: narrows the bounds of tiles to those of the parts, and clears the messages of the parts. The last
+// part's end follows. Part p of list l has the tuples from d_bounds[p × lists + l] up to the next part's: no tuple lies
+// between parts that follow each other, since a tile without a part has none.
+struct FindPartBounds {
+  TileKeys keys;
+  const uint32_t* d_tile_bounds = nullptr;
+  const TilePart* d_parts = nullptr;
+  const TileCounters* d_counters = nullptr;
+  uint32_t max_parts = 0;
+  uint32_t* d_bounds = nullptr;    // (max_parts + 1) × lists
+  uint64_t* d_messages = nullptr;  // max_parts
 
-// Arguments of TileBody. The rows are written once, one after another, in ascending order of key.
+  SPARSEAGG_HD uint64_t num_bounds() const { return (uint64_t{max_parts} + 1) * keys.num_lists(); }
+  // Only the device knows the number of parts. So that not many threads start in vain, there are few, and each finds
+  // several bounds if need be.
+  SPARSEAGG_HD uint64_t size() const {
+    constexpr uint64_t kMaxSize = uint64_t{1} << 18;
+    return num_bounds() < kMaxSize ? num_bounds() : kMaxSize;
+  }
+  SPARSEAGG_HD void operator()(uint64_t first) const {
+    const uint32_t num_lists = keys.num_lists();
+    const uint32_t num_parts = d_counters->num_parts;
+    for (uint64_t i = first; i < (uint64_t{num_parts} + 1) * num_lists; i += size()) {
+      const Cell cell = CellOf(i, num_lists);
+      const uint32_t list = cell.column;
+      if (cell.row == num_parts) {
+        d_bounds[i] = keys.End(list);
+        continue;
+      }
+      if (list == 0) d_messages[cell.row] = 0;
+      const uint32_t key = d_parts[cell.row].first_key;
+      const uint32_t slot = key - keys.first_key;
+      const uint32_t* d_tile = d_tile_bounds + (uint64_t{slot / kTileSlots} * num_lists + list);
+      d_bounds[i] = slot % kTileSlots == 0 ? d_tile[0] : keys.LowerBound(list, d_tile[0], d_tile[num_lists], key);
+    }
+  }
+};
+
+// Arguments of TileBody. The rows are written one after another, in ascending order of key.
 struct FoldTiles {
   FoldKind kind = FoldKind::kSumFloat;
   bool has_values = true;  // false for UNION
-  const uint32_t* d_keys = nullptr;
+  TileKeys keys;
   const void* d_values = nullptr;
   Number type = Number::kFloat32;
   const Source* d_sources = nullptr;
-  uint32_t num_sources = 0;
-  bool uniform = false;  // every weight is 1
-  // Rows of an earlier merge; absent if d_base_bounds is null. d_base_counts is null if counts are not needed. Bounds
-  // are of FindPartBounds, as those of the sources.
-  const uint32_t* d_base_keys = nullptr;
-  Accs base;
+  bool uniform = false;  // weights and factors are all 1
+  Accs base;             // of the base rows
   const uint32_t* d_base_counts = nullptr;
-  const uint32_t* d_base_bounds = nullptr;
   // The plan.
-  uint32_t first_key = 0;
   const uint32_t* d_bounds = nullptr;
-  const uint8_t* d_num_parts = nullptr;  // by tile
-  const uint32_t* d_parts = nullptr;     // indices of the parts, ascending
-  const uint32_t* d_count = nullptr;     // how many parts
-  uint32_t max_count = 0;                // the most that *d_count may be
-  // 0 at the start: what each part says about its rows, for the parts after it; and the number of parts that blocks
-  // have drawn.
-  uint64_t* d_messages = nullptr;  // max_count elements
-  uint32_t* d_num_drawn = nullptr;
+  const TilePart* d_parts = nullptr;
+  uint32_t max_parts = 0;
+  uint64_t* d_messages = nullptr;  // what each part says about its rows, for the parts after it
+  TileCounters* d_counters = nullptr;
 
   uint32_t* d_row_keys = nullptr;
   Accs accs;
-  uint32_t* d_counts = nullptr;    // null: not needed
-  uint32_t* d_num_rows = nullptr;  // 0 at the start
-  // 0 at the start; set to 1 if a source's keys do not ascend strictly. Rows are then rubbish, within their arrays.
-  uint32_t* d_is_malformed = nullptr;
+  uint32_t* d_counts = nullptr;  // null: not needed
 };
 
 }  // namespace sparseagg::cuda

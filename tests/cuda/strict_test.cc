@@ -95,10 +95,12 @@ constexpr uint64_t kStep = 1;
 // Each in another order of the threads; in some, threads that do not wait still choose a plan that holds.
 constexpr uint64_t kTries = 4;
 
-cuda::DeviceEngineOptions Options(bool tiles) {
+// `dense`: so are all parts of tiles; else all are sparse.
+cuda::DeviceEngineOptions Options(bool tiles, bool dense = true) {
   cuda::DeviceEngineOptions options;
   options.tuning = TinyTuning();
   if (!tiles) options.tuning.min_tile_tuples = 1e300;
+  if (!dense) options.tuning.min_matrix_tuples = UINT32_MAX;
   options.cpu.num_threads = 1;
   return options;
 }
@@ -113,6 +115,21 @@ TEST(StrictEngine, RandomCases_EqualTheReferenceOnBothPaths) {
         << "SPARSEAGG_TEST_SEED=" << seed << "\n"
         << Describe(c);
     ASSERT_TRUE(engine.Probe().ok()) << engine.Probe();
+  }
+}
+
+TEST(StrictEngine, RandomTileCases_EqualTheReference) {
+  for (uint64_t seed = TestSeed(70'000), end = seed + TestCases(kCases / 2); seed < end; ++seed) {
+    const Case c = RandomTileCase(seed, /*num_tuples=*/2'000);
+    cuda::DeviceEngineOptions options = Options(/*tiles=*/true, /*dense=*/seed % 2 == 0);
+    options.tuning.tile_part_tuples = seed % 3 == 0 ? 50 : 2048;
+    options.tuning.max_batch_entries = seed % 5 == 0 ? 3'000 : 1'000'000;  // later batches have base rows
+    cuda::DeviceEngine engine(MakeStrictDevice(seed), options);
+    DriveOptions drive;
+    if (!OrderMatters(c.specs[0]) && seed % 2 == 0) drive.fold_seed = seed;
+    ASSERT_EQ(Disagreement(c.specs, Drive(engine, c.specs, c.submissions, drive), Judge(c.specs, c.submissions)), "")
+        << "SPARSEAGG_TEST_SEED=" << seed << "\n"
+        << Describe(c);
   }
 }
 
@@ -133,7 +150,7 @@ std::vector<RawSubmission> SmallSubmissions(const TensorSpec& spec, bool tiles, 
 
 TEST(StrictEngine, EveryOpTypeWeightingNumericsLayoutAndPath_EqualsTheReference) {
   cuda::DeviceEngine sort_engine(MakeStrictDevice(TestSeed(1)), Options(/*tiles=*/false));
-  cuda::DeviceEngine tile_engine(MakeStrictDevice(TestSeed(1)), Options(/*tiles=*/true));
+  cuda::DeviceEngine tile_engine(MakeStrictDevice(TestSeed(1)), Options(/*tiles=*/true, /*dense=*/false));
   std::vector<std::unique_ptr<cuda::Device>> two;
   for (const uint64_t seed : {2, 3}) two.push_back(MakeStrictDevice(TestSeed(seed)));
   cuda::DeviceEngine engine_of_two(std::move(two), Options(/*tiles=*/true));
@@ -164,6 +181,8 @@ TEST(StrictEngine, EveryOpTypeWeightingNumericsLayoutAndPath_EqualsTheReference)
 struct Job {
   std::string name;
   bool tiles = false;
+  bool dense = true;    // of tiles: as of Options
+  bool base = false;    // in several merges, each after the rows of the one before
   bool medium = false;  // all long segments are medium ones, which blocks of one warp fold
   TensorSpec spec;
   std::vector<RawSubmission> submissions;
@@ -195,11 +214,16 @@ Job MakeJob(const std::string& name, bool tiles, DType dtype, uint32_t row_width
 }
 
 std::vector<Job> Jobs() {
-  return {
+  std::vector<Job> jobs = {
       MakeJob("long segments in order", false, DType::kFloat32, 9, 2, 40, 30),
       MakeJob("long segments in any order", false, DType::kInt64, 1, 2, 40, 60),
-      MakeJob("tiles", true, DType::kFloat32, 1, 3000, 70, 100),
+      MakeJob("dense tiles", true, DType::kFloat32, 1, 3000, 70, 100),
+      MakeJob("sparse tiles", true, DType::kFloat32, 1, 20'000, 70, 100),
+      MakeJob("sparse tiles after rows", true, DType::kInt64, 1, 3000, 20, 100),
   };
+  jobs[3].dense = jobs[4].dense = false;
+  jobs[4].base = true;
+  return jobs;
 }
 
 // The same bodies with blocks of one warp.
@@ -218,14 +242,16 @@ bool IsRight(const Job& job, const Verdict& verdict, uint64_t seed, BarrierSite 
   Fibers* fibers = nullptr;
   std::unique_ptr<cuda::Device> device = MakeStrictDevice(seed, &fibers);
   fibers->RemoveBarrier(removed);
-  cuda::DeviceEngineOptions options = Options(job.tiles);
+  cuda::DeviceEngineOptions options = Options(job.tiles, job.dense);
   // One merge, with all submissions, in a few blocks.
-  options.tuning.min_pending_bytes = size_t{1} << 30;
+  options.tuning.min_pending_bytes = job.base ? 1 : size_t{1} << 30;
   options.tuning.slab_bytes = 0;
   options.tuning.tile_part_tuples = 2000;
   if (job.medium) options.tuning.long_segment = 1'000'000;
   cuda::DeviceEngine engine(std::move(device), options);
-  const Driven driven = Drive(engine, {job.spec}, job.submissions);
+  DriveOptions drive;
+  if (job.base) drive.fold_seed = 1;
+  const Driven driven = Drive(engine, {job.spec}, job.submissions, drive);
   if (sites != nullptr) *sites = fibers->InnerSites();
   return engine.use().num_fallbacks == 0 && Disagreement({job.spec}, driven, verdict).empty();
 }
@@ -269,7 +295,7 @@ void ExpectMissingBarriersShow(const std::vector<Job>& jobs, size_t min_barriers
   for (const auto& [site, shown] : shows) EXPECT_TRUE(shown) << site;
 }
 
-TEST(StrictEngine, WithoutAnyOneBarrier_TheMistakeShows) { ExpectMissingBarriersShow(Jobs(), 10); }
+TEST(StrictEngine, WithoutAnyOneBarrier_TheMistakeShows) { ExpectMissingBarriersShow(Jobs(), 22); }
 
 TEST(StrictEngine, BlocksOfOneWarpWithoutAnyOneBarrier_TheMistakeShows) {
   ExpectMissingBarriersShow(JobsOfOneWarp(), 7);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -222,6 +223,38 @@ Case RandomCutCase(uint64_t seed) {
     const bool is_sum = a.op == Op::kSum || a.op == Op::kMean || a.op == Op::kCoordinateMean;
     a.return_moments = is_sum && !spec.modular && a.numerics == Numerics::kCanonical && rng.Coin();
   }
+  return c;
+}
+
+Case RandomTileCase(uint64_t seed, size_t num_tuples) {
+  Rng rng(seed);
+  const std::vector<TensorSpec> specs = EveryCombination();
+  Case c;
+  c.seed = seed;
+  TensorSpec spec = specs[rng.Below(specs.size())];
+  if (spec.aggregation.op == Op::kCoordinateMean) spec.aggregation.weighting = Weighting::kUniform;
+  const uint64_t span = rng.Pick<uint64_t>({1, 100, 128, 129, 3'000, 8'192, 9'000, 30'000});
+  const bool is_wide = spec.aggregation.result_layout == ResultLayout::kSparse && rng.Coin();
+  spec.num_rows = is_wide ? (uint64_t{1} << 31) - 1 : span;
+  const uint64_t first = rng.Below(spec.num_rows - span + 1);
+  const size_t num_submissions = rng.Pick<size_t>({1, 2, 5, 33, 64, 65, 130, 200});
+  const size_t most = 2 * num_tuples / num_submissions + 1;
+  const auto style = rng.Pick({KeyStyle::kUniform, KeyStyle::kZipf, KeyStyle::kClustered});
+  const uint64_t dense_from = rng.Below(span);
+  for (size_t i = 0; i < num_submissions; ++i) {
+    RawTensor raw;
+    raw.keys = RandomKeys(rng, span, rng.Below(most), style, KeyOrder::kSortedUnique);
+    if (rng.OneIn(3)) {
+      raw.keys.resize(std::min<uint64_t>(rng.Below(most), span - dense_from));
+      std::iota(raw.keys.begin(), raw.keys.end(), dense_from);
+    }
+    for (uint64_t& key : raw.keys) key += first;
+    const ValueStyle values = rng.Pick({ValueStyle::kCancelling, ValueStyle::kZeros, ValueStyle::kUnit});
+    raw.values =
+        RandomValues(rng, spec.dtype, raw.keys.size(), IsFloat(spec.dtype) ? values : ValueStyle::kSmallIntegers);
+    c.submissions.push_back({"client " + std::to_string(i), 1.0 + static_cast<double>(i % 5), {std::move(raw)}});
+  }
+  c.specs.push_back(std::move(spec));
   return c;
 }
 

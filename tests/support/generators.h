@@ -51,6 +51,10 @@ Case RandomCase(uint64_t seed);
 // RandomCase with cuts of the results (result_top_k, result_min_norm) and moments, where tensors take them.
 Case RandomCutCase(uint64_t seed);
 
+// About `num_tuples` tuples of rows of one value, whose keys ascend in every submission: some sparse and some dense, of
+// few and of many submissions. Weights of keys are not asked for, so that the CUDA engine may merge by tiles.
+Case RandomTileCase(uint64_t seed, size_t num_tuples);
+
 // A spec, of num_rows 1000 and with counts, for each valid combination of op, dtype, weighting, numerics and layout of
 // the result. Sums of up to 8 submissions with weights up to 8 and values up to 1 stay within its bounds.
 std::vector<TensorSpec> EveryCombination();

@@ -22,7 +22,7 @@ void RunFold(const FoldValues& args, Executor& executor) {
 
 template <typename Fold, typename Executor>
 void RunFold(const FoldTiles& args, Executor& executor) {
-  executor.RunBlocks(TileBody<Fold>{args});
+  RunTiles<Fold>(args, [&executor](const auto& kernel) { executor.RunBlocks(kernel); });
 }
 
 // Runs FoldValues or FoldTiles with the fold of its kind.
@@ -74,7 +74,7 @@ void RunOne(const Contributors& args, Executor& executor) {
 }
 
 template <typename Executor>
-void RunOne(const PlanTiles& kernel, Executor& executor) {
+void RunOne(const ListParts& kernel, Executor& executor) {
   executor.RunBlocks(kernel);
 }
 

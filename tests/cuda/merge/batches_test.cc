@@ -43,6 +43,7 @@ TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
     options.tuning.long_segment = rng.Pick<uint32_t>({1, 8, 50, 1000});
     options.tuning.min_tile_tuples = rng.Pick({0.0, 40.0, 1e300});
     options.tuning.tile_part_tuples = rng.Pick<uint32_t>({1, 30, 8192});
+    options.tuning.min_matrix_tuples = rng.Pick<uint32_t>({1, 30, UINT32_MAX});
     options.tuning.min_pending_bytes = rng.Pick<size_t>({1, 1000, 1'000'000'000});
     options.tuning.slab_bytes = rng.Pick<size_t>({0, 600, 5000});
     options.memory_budget_bytes = rng.Pick<size_t>({100, 2000, 10'000, 100'000, 10'000'000});
@@ -330,12 +331,80 @@ TEST(DenseResult, BytesBeyond64Bits_NoMemory_AsOnTheCpu) {
   }
 }
 
+// ---- Tiles
+
+TEST(Tiles, RandomCases_EqualTheReference) {
+  const uint64_t first = TestSeed(60'000);
+  uint64_t num_launches = 0;
+  for (uint64_t seed = first; seed < first + TestCases(60); ++seed) {
+    SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed, " SPARSEAGG_TEST_CASES=1"));
+    const Case c = RandomTileCase(seed, /*num_tuples=*/20'000);
+    Rng rng(seed);
+    cuda::DeviceEngineOptions options;
+    options.tuning.min_tile_tuples = options.tuning.min_tile_run = 0;
+    options.tuning.min_matrix_tuples = rng.Pick<uint32_t>({1, 100, UINT32_MAX});
+    options.tuning.min_matrix_run = rng.Pick({0, 4});
+    options.tuning.tile_part_tuples = rng.Pick<uint32_t>({1, 60, 2048, UINT32_MAX});
+    options.tuning.max_batch_entries = rng.Pick<uint64_t>({30'000, 1'000'000'000});  // later batches have base rows
+    options.tuning.slab_bytes = rng.Pick<size_t>({0, 20'000});
+    options.cpu.num_threads = 1;
+    struct FaultyDevice::Record record;
+    cuda::DeviceEngine engine(
+        std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = seed}, FaultPlan{}, &record), options);
+    DriveOptions drive;
+    if (!OrderMatters(c.specs[0]) && rng.Coin()) drive.fold_seed = seed;
+    ASSERT_EQ(Disagreement(c.specs, Drive(engine, c.specs, c.submissions, drive), Judge(c.specs, c.submissions)), "")
+        << Describe(c);
+    EXPECT_EQ(record.num_sorts, 0u);
+    num_launches += record.num_launches;
+  }
+  EXPECT_GE(num_launches, 4 * TestCases(60)) << "the device is hardly used";
+}
+
+// Runs that are longer than the space for terms, in parts with more rows than there are masks; parts without tuples,
+// also at the end; without and after rows of an earlier merge; without and with a factor of the values.
+TEST(Tiles, LongRunsAndEmptyParts_AllRows) {
+  for (const auto& [part_tuples, factor] :
+       {std::pair(1u, 1.0), std::pair(UINT32_MAX, 1.0), std::pair(UINT32_MAX, 0.5)}) {
+    TensorSpec spec;
+    spec.name = "t";
+    if (factor != 1.0) spec.clip.l2 = 1.0;
+    spec.num_rows = 5 * cuda::kTileSlots;
+    cuda::Tuning tuning;
+    tuning.min_tile_tuples = tuning.min_tile_run = 0;
+    tuning.min_matrix_tuples = UINT32_MAX;
+    tuning.tile_part_tuples = part_tuples;
+    cuda::HostDevice device;
+    cuda::Session session(device, size_t{1} << 30, tuning, 1);
+    const cuda::TensorShape shape(spec);
+    std::vector<uint32_t> keys(cuda::kTileSlots);
+    std::iota(keys.begin(), keys.end(), cuda::kTileSlots);
+    const std::vector<float> values(keys.size(), 1.0f);
+    UpdateColumns columns;
+    columns.keys = absl::MakeConstSpan(keys);
+    columns.values = reinterpret_cast<const std::byte*>(values.data());
+    const ValidatedUpdate update = ValidatedUpdate::Create(spec, columns, 1.0)->WithFactor(factor);
+    cuda::DeviceRows rows;
+    for (const double sum : {3.0 * factor, 6.0 * factor}) {
+      const cuda::UpdateRange whole = {&update, 0, update.num_keys()};
+      cuda::Batch batch = *SendBatch(session, shape, {whole, whole, whole});
+      batch.range.Include(3 * cuda::kTileSlots);
+      rows = *cuda::Merger(session, shape, 0).MergeBatch(rows, batch, [] { return absl::OkStatus(); });
+      ASSERT_EQ(rows.num_rows, keys.size());
+      const auto* row_keys = rows[cuda::RowColumn::kKeys].as<uint32_t>();
+      EXPECT_TRUE(std::equal(keys.begin(), keys.end(), row_keys));
+      const auto* sums = rows[cuda::RowColumn::kAccs].as<double>();
+      EXPECT_TRUE(std::all_of(sums, sums + rows.num_rows, [sum](double row) { return row == sum; }));
+    }
+  }
+}
+
 // ---- Keys that their owner changed after the update was validated.
 
-constexpr uint32_t kNumKeys = 4'000;
+constexpr uint32_t kNumKeys = 40'000;
 
 // Merges by tiles an update whose keys become `changed` once it is validated.
-absl::Status MergeChanged(const std::vector<uint32_t>& changed) {
+absl::Status MergeChanged(const std::vector<uint32_t>& changed, uint32_t min_matrix_tuples = 1) {
   TensorSpec spec;
   spec.name = "t";
   spec.num_rows = 3 * kNumKeys;
@@ -350,6 +419,7 @@ absl::Status MergeChanged(const std::vector<uint32_t>& changed) {
 
   cuda::Tuning tuning;
   tuning.min_tile_tuples = tuning.min_tile_run = 0;
+  tuning.min_matrix_tuples = min_matrix_tuples;
   cuda::HostDevice device;
   cuda::Session session(device, size_t{1} << 30, tuning, 1);
   const cuda::TensorShape shape(spec);
@@ -359,29 +429,36 @@ absl::Status MergeChanged(const std::vector<uint32_t>& changed) {
       .status();
 }
 
-TEST(MalformedKeys, KeysAsTheyWere_NoError) {
-  std::vector<uint32_t> keys(kNumKeys);
-  std::iota(keys.begin(), keys.end(), 100u);
-  EXPECT_TRUE(MergeChanged(keys).ok());
+// By parts that are all dense, or all sparse.
+class MalformedKeys : public ::testing::TestWithParam<uint32_t> {
+ protected:
+  MalformedKeys() : keys_(kNumKeys) { std::iota(keys_.begin(), keys_.end(), 100u); }
+  absl::StatusCode Merge() const { return MergeChanged(keys_, GetParam()).code(); }
+  std::vector<uint32_t> keys_;
+};
+INSTANTIATE_TEST_SUITE_P(Parts, MalformedKeys, ::testing::Values(1u, UINT32_MAX));
+
+TEST_P(MalformedKeys, KeysAsTheyWere_NoError) { EXPECT_EQ(Merge(), absl::StatusCode::kOk); }
+
+TEST_P(MalformedKeys, OneKeyMany_AnErrorAndNoEndlessKernel) {
+  std::fill(keys_.begin(), keys_.end(), 7u);
+  EXPECT_EQ(Merge(), absl::StatusCode::kInternal);
 }
 
-TEST(MalformedKeys, OneKeyMany_AnErrorAndNoEndlessKernel) {
-  EXPECT_EQ(MergeChanged(std::vector<uint32_t>(kNumKeys, 7)).code(), absl::StatusCode::kInternal);
-}
-
-TEST(MalformedKeys, AKeyOutsideItsTile_AnError) {
-  for (const uint32_t key : {3 * kNumKeys - 1, 7'000'000u, UINT32_MAX}) {
-    std::vector<uint32_t> keys(kNumKeys);
-    std::iota(keys.begin(), keys.end(), 100u);
-    keys[10] = key;
-    EXPECT_EQ(MergeChanged(keys).code(), absl::StatusCode::kInternal) << key;
+TEST_P(MalformedKeys, AKeyOutsideItsTile_AnError) {
+  for (const size_t at : {size_t{0}, size_t{10}, keys_.size() - 1}) {
+    for (const uint32_t key : {3 * kNumKeys - 1, 7'000'000u, UINT32_MAX}) {
+      if (at + 1 == keys_.size() && key < 3 * kNumKeys) continue;  // such keys ascend
+      const uint32_t before = std::exchange(keys_[at], key);
+      EXPECT_EQ(Merge(), absl::StatusCode::kInternal) << key << " at " << at;
+      keys_[at] = before;
+    }
   }
 }
 
-TEST(MalformedKeys, Descending_AnError) {
-  std::vector<uint32_t> keys(kNumKeys);
-  std::iota(keys.rbegin(), keys.rend(), 100u);
-  EXPECT_EQ(MergeChanged(keys).code(), absl::StatusCode::kInternal);
+TEST_P(MalformedKeys, Descending_AnError) {
+  std::reverse(keys_.begin(), keys_.end());
+  EXPECT_EQ(Merge(), absl::StatusCode::kInternal);
 }
 
 }  // namespace

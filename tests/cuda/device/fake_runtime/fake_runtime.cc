@@ -198,7 +198,7 @@ cudaError_t Launch(const WriteResult& kernel, cudaStream_t) { return fake::Run(k
 cudaError_t Launch(const FillValues& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FoldTiles& args, cudaStream_t) { return fake::Run(args); }
-cudaError_t Launch(const PlanTiles& kernel, cudaStream_t) { return fake::Run(kernel); }
+cudaError_t Launch(const ListParts& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FindPartBounds& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FoldValues& args, cudaStream_t) { return fake::Run(args); }
 cudaError_t Launch(const Contributors& args, cudaStream_t) { return fake::Run(args); }
