@@ -39,9 +39,9 @@ double ScratchBytes(uint64_t num_tiles, uint32_t num_sources, uint64_t max_parts
          parts * (sizeof(TilePart) + sizeof(uint64_t));
 }
 
-}  // namespace
-
-bool TileMerge::ShouldMerge(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch) {
+// Returns: whether the tile path can and should merge this batch: the keys of every source ascend strictly, rows have
+// one value or none, weights are not summed per key, and tiles have enough tuples (Tuning::min_tile_…).
+bool ShouldMergeByTiles(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch) {
   const Tuning& tuning = session.tuning();
   if (shape.columns > 1 || shape.key_bytes != sizeof(uint32_t) || shape.num_rows == 0 ||
       shape.num_rows > std::numeric_limits<int32_t>::max())
@@ -68,8 +68,15 @@ bool TileMerge::ShouldMerge(Session& session, const TensorShape& shape, const De
   return static_cast<double>(tile_tuples) >= tuning.min_tile_tuples && run >= tuning.min_tile_run;
 }
 
-absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& shape, const DeviceRows& base,
-                                           const Batch& batch) {
+// A merge by tiles under way.
+struct TileMerge {
+  DeviceRows rows;          // with room for as many rows as there can be
+  DeviceBuffer d_counters;  // TileCounters
+};
+
+// Launches all work. Requires: the batch and the base live until FinishTiles returns.
+absl::StatusOr<TileMerge> StartTiles(Session& session, const TensorShape& shape, const DeviceRows& base,
+                                     const Batch& batch) {
   Device& device = session.device();
   const KeyRange range = RangeOf(base, batch);
   TileKeys keys;
@@ -85,8 +92,8 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
       static_cast<uint32_t>(sizes.MaxParts(keys.num_tiles(), uint64_t{base.num_rows} + batch.num_tuples));
 
   TileMerge merge;
-  ASSIGN_OR_RETURN(merge.d_counters_, session.Allocate(sizeof(TileCounters)));
-  auto* const d_counters = merge.d_counters_.as<TileCounters>();
+  ASSIGN_OR_RETURN(merge.d_counters, session.Allocate(sizeof(TileCounters)));
+  auto* const d_counters = merge.d_counters.as<TileCounters>();
   FindTileBounds find = {keys};
   ASSIGN_OR_RETURN(const DeviceBuffer tile_bounds, session.Allocate(find.size() * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(const DeviceBuffer tuples, session.Allocate(keys.num_tiles() * sizeof(uint32_t)));
@@ -118,26 +125,25 @@ absl::StatusOr<TileMerge> TileMerge::Start(Session& session, const TensorShape& 
   fold.max_parts = max_parts;
   fold.d_messages = narrow.d_messages;
   fold.d_counters = d_counters;
-  ASSIGN_OR_RETURN(merge.rows_, AllocateRows(session, shape, static_cast<uint32_t>(MaxRows(range, base, batch))));
-  fold.d_row_keys = merge.rows_[RowColumn::kKeys].as<uint32_t>();
-  fold.accs = AccsOf(merge.rows_);
-  fold.d_counts = merge.rows_[RowColumn::kCounts].as<uint32_t>();
+  ASSIGN_OR_RETURN(merge.rows, AllocateRows(session, shape, static_cast<uint32_t>(MaxRows(range, base, batch))));
+  fold.d_row_keys = merge.rows[RowColumn::kKeys].as<uint32_t>();
+  fold.accs = AccsOf(merge.rows);
+  fold.d_counts = merge.rows[RowColumn::kCounts].as<uint32_t>();
   RETURN_IF_ERROR(device.Launch(fold));
   return merge;
 }
 
-absl::StatusOr<DeviceRows> TileMerge::Finish(Session& session, const TensorShape& shape) && {
+// Blocks: until the number of rows is known.
+absl::StatusOr<DeviceRows> FinishTiles(Session& session, const TensorShape& shape, TileMerge merge) {
   TileCounters counters = {};
-  RETURN_IF_ERROR(session.CopyOut(&counters, d_counters_.get(), sizeof(counters)));
+  RETURN_IF_ERROR(session.CopyOut(&counters, merge.d_counters.get(), sizeof(counters)));
   if (counters.is_malformed != 0) {
     return absl::InternalError("the keys of an update do not ascend: they were changed after the update was validated");
   }
-  rows_.num_rows = counters.num_rows;
-  for (const RowColumn column : kRowColumns) rows_[column].Shrink(rows_.num_rows * BytesPerRow(shape, column));
-  return std::move(rows_);
+  merge.rows.num_rows = counters.num_rows;
+  for (const RowColumn column : kRowColumns) merge.rows[column].Shrink(counters.num_rows * BytesPerRow(shape, column));
+  return std::move(merge.rows);
 }
-
-namespace {
 
 // Most earlier rows that a batch may sort again for each of its tuples. With more, the merge leaves the device.
 constexpr uint64_t kMaxRowsPerTuple = 16;
@@ -207,10 +213,10 @@ absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& bat
                                               const std::function<absl::Status()>& meanwhile) {
   RETURN_IF_ERROR(ReceiveBatch(session_, batch));
   DeviceRows rows;
-  if (TileMerge::ShouldMerge(session_, shape_, base, batch)) {
-    ASSIGN_OR_RETURN(TileMerge tiles, TileMerge::Start(session_, shape_, base, batch));
+  if (ShouldMergeByTiles(session_, shape_, base, batch)) {
+    ASSIGN_OR_RETURN(TileMerge tiles, StartTiles(session_, shape_, base, batch));
     RETURN_IF_ERROR(meanwhile());
-    ASSIGN_OR_RETURN(rows, std::move(tiles).Finish(session_, shape_));
+    ASSIGN_OR_RETURN(rows, FinishTiles(session_, shape_, std::move(tiles)));
   } else {
     ASSIGN_OR_RETURN(Sorter sorter, StartSort(base, batch));
     RETURN_IF_ERROR(meanwhile());

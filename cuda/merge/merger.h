@@ -15,27 +15,10 @@
 
 namespace sparseagg::cuda {
 
-// Two steps, as Sorter: Start launches all work; Finish blocks until the number of rows is known. Requires: the batch
-// and the base live until Finish returns. Deterministic: the same bits as the sort path.
-class TileMerge {
- public:
-  // Returns: whether the tile path can and should merge this batch: the keys of every source ascend strictly, rows have
-  // one value or none, weights are not summed per key, and tiles have enough tuples (Tuning::min_tile_…).
-  static bool ShouldMerge(Session& session, const TensorShape& shape, const DeviceRows& base, const Batch& batch);
-
-  static absl::StatusOr<TileMerge> Start(Session& session, const TensorShape& shape, const DeviceRows& base,
-                                         const Batch& batch);
-  absl::StatusOr<DeviceRows> Finish(Session& session, const TensorShape& shape) &&;
-
- private:
-  DeviceRows rows_;          // with room for as many rows as there can be
-  DeviceBuffer d_counters_;  // among them the number of rows
-};
-
 // Merges batch by batch, as device memory allows. A batch is merged on one of two paths: the sort path sorts (key,
-// position) pairs, finds segments of equal keys and folds each from left to right; the tile path (TileMerge) serves
-// dense keys that ascend. The rows of a batch come first in the next batch, so a fold continues where it stopped and
-// the cuts leave no trace in the result. The next batch is copied in while one is merged.
+// position) pairs, finds segments of equal keys and folds each from left to right; the tile path (kernels/tile_body.h)
+// serves dense keys that ascend. The rows of a batch come first in the next batch, so a fold continues where it stopped
+// and the cuts leave no trace in the result. The next batch is copied in while one is merged.
 //
 // Used for one operation, on the stack. Not thread-safe. Errors: of the device only (device.h).
 // Deterministic: the bits do not depend on batches or paths.

@@ -55,8 +55,7 @@ TensorShape::TensorShape(const TensorSpec& spec) {
   type = ToNumber(spec.dtype);
   fold = FoldOf(spec);
   weighted = a.weighting != Weighting::kUniform && MultipliesByWeight(a.op) && !spec.modular;
-  scaled = spec.clip.has_bound();
-  uniform = !weighted && !scaled;
+  uniform = !weighted && !spec.clip.has_bound();
   counts = NeedsCounts(spec);
   if (NeedsKeyWeights(spec)) {
     key_weights = BinsKeyWeights(spec) ? WeightKind::kBinned : WeightKind::kFloat;

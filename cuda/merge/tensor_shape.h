@@ -42,8 +42,7 @@ struct TensorShape {
   Number type = Number::kFloat32;
   FoldKind fold = FoldKind::kSumFloat;
   bool weighted = false;  // terms are multiplied by weights
-  bool scaled = false;    // values are multiplied by factors: the tensor has bounds
-  bool uniform = true;    // neither
+  bool uniform = true;    // they are not, and values are not multiplied by factors either: the tensor has no bounds
   bool counts = false;    // the number of contributors per key is needed
   WeightKind key_weights = WeightKind::kCounts;
 

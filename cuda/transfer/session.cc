@@ -7,26 +7,18 @@
 
 namespace sparseagg::cuda {
 
-absl::StatusOr<Session::PendingSelection> Session::StartSelect(const DeviceBuffer& d_flags, uint32_t count,
-                                                               uint32_t max_selected) {
-  SelectCall call;
-  call.d_flags = d_flags.as<uint8_t>();
-  call.count = count;
-  return StartSelection(call, max_selected);
-}
-
 absl::StatusOr<Session::PendingSelection> Session::StartSelectHeads(const DeviceBuffer& d_sorted_keys,
                                                                     uint32_t key_bytes, uint32_t count) {
   SelectCall call;
   call.d_sorted_keys = d_sorted_keys.get();
   call.key_bytes = key_bytes;
   call.count = count;
-  return StartSelection(call, count);
+  return StartSelect(call);
 }
 
-absl::StatusOr<Session::PendingSelection> Session::StartSelection(SelectCall call, uint32_t max_selected) {
+absl::StatusOr<Session::PendingSelection> Session::StartSelect(SelectCall call) {
   PendingSelection pending;
-  ASSIGN_OR_RETURN(pending.d_indices, Allocate(max_selected * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(pending.d_indices, Allocate(size_t{call.count} * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(pending.d_count, Allocate(sizeof(uint32_t)));
   call.d_indices = pending.d_indices.as<uint32_t>();
   call.d_num_selected = pending.d_count.as<uint32_t>();
@@ -45,7 +37,10 @@ absl::StatusOr<Session::Selection> Session::FinishSelect(PendingSelection pendin
 }
 
 absl::StatusOr<Session::Selection> Session::Select(const DeviceBuffer& d_flags, uint32_t count) {
-  ASSIGN_OR_RETURN(PendingSelection pending, StartSelect(d_flags, count, count));
+  SelectCall call;
+  call.d_flags = d_flags.as<uint8_t>();
+  call.count = count;
+  ASSIGN_OR_RETURN(PendingSelection pending, StartSelect(call));
   return FinishSelect(std::move(pending));
 }
 

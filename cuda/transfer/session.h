@@ -56,13 +56,11 @@ class Session {
   };
   // Blocks: until the number of indices is known.
   absl::StatusOr<Selection> Select(const DeviceBuffer& d_flags, uint32_t count);
-  // The same in two steps, so that the host may do something else before it blocks. Requires: at most `max_selected`
-  // flags are set; d_indices has no room for more.
+  // The same in two steps, so that the host may do something else before it blocks.
   struct PendingSelection {
     DeviceBuffer d_indices;
     DeviceBuffer d_count;
   };
-  absl::StatusOr<PendingSelection> StartSelect(const DeviceBuffer& d_flags, uint32_t count, uint32_t max_selected);
   // The index of the first key of every run of equal keys.
   absl::StatusOr<PendingSelection> StartSelectHeads(const DeviceBuffer& d_sorted_keys, uint32_t key_bytes,
                                                     uint32_t count);
@@ -95,7 +93,7 @@ class Session {
 
  private:
   // `call`: what to select by, and from how many.
-  absl::StatusOr<PendingSelection> StartSelection(SelectCall call, uint32_t max_selected);
+  absl::StatusOr<PendingSelection> StartSelect(SelectCall call);
 
   Device& device_;
   const Tuning tuning_;
