@@ -47,8 +47,6 @@ struct Tuning {
   uint32_t min_matrix_run = 4;
   // Tuples from which on a sparse tile is cut into parts.
   uint32_t tile_part_tuples = 2048;
-  // Largest memory of the tile path's bounds and plan; beyond it the sort path is taken.
-  uint64_t max_tile_bytes = UINT64_MAX;
   // Number of values below which an update is checked on the host, because launches and copies would cost more.
   uint64_t min_check_values = uint64_t{1} << 16;
   // Number of values below which a round that is still all in host memory is merged by the CPU engine, because

@@ -52,7 +52,6 @@ bool ShouldMergeByTiles(Session& session, const TensorShape& shape, const Device
   const uint64_t num_tiles = NumTiles(range);
   const PartSizes sizes = SizesFor(tuning, batch.num_sources);
   const double scratch = ScratchBytes(num_tiles, batch.num_sources, sizes.MaxParts(num_tiles, entries));
-  if (scratch > static_cast<double>(tuning.max_tile_bytes)) return false;
   // The merged rows must fit too, and the next batch, which is sent during the merge.
   const double needed =
       scratch + static_cast<double>(MaxRows(range, base, batch) * shape.RowBytes() + batch.num_bytes());
