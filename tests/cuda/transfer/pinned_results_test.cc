@@ -248,7 +248,7 @@ TEST(PinnedResults, NoMoreBlocksAreFreedThanMustBe_AndLargeOnesAreLeftToLargeRes
   cuda::PinnedArena arena(device, 10'000, 1'000);
   const auto num_pinned = device.PinnedCounter();
   const auto take = [&](size_t bytes) { return *arena.Take(bytes); };
-  { const auto three = {take(3'000), take(3'000), take(3'000)}; }
+  { const std::vector<std::shared_ptr<std::byte>> three = {take(3'000), take(3'000), take(3'000)}; }
   EXPECT_EQ(num_pinned(), 3u);
   const auto small = take(1'000);
   EXPECT_EQ(num_pinned(), 4u);
