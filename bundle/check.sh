@@ -10,7 +10,7 @@
 # seconds that are left, and is not started when none are.
 #
 # --trial is for a GPU that is there for twelve minutes: benchmarks of full size with few repetitions, the rest as with
-# --quick. The limits of its steps add up to less than that, so that a step that hangs costs no other.
+# --quick, in the order of worth, and limits so short that a step that hangs leaves time for the others.
 #
 # DIR gets check.txt (the table), check.json (the same, written anew after every step), the benchmarks' JSON, gpu.md (their
 # table, as in docs/gpu.md), gpu-tuning.txt (rates by each path and with each size), and more.tar with everything else,
@@ -184,7 +184,7 @@ part_bench() {
   local path
   bench_gpu 'workloads A to G' "$(either 120 300 120)" --out "$out/gpu.json" --variants "$(either plain plain,shuffled,skewed)"
   for path in tiles sort; do # both paths where the planner has a choice
-    bench_gpu "A, B and C by $path" "$(either 30 60 20)" --out "$more/gpu-$path.json" --path "$path" --workloads ABC
+    bench_gpu "A, B and C by $path" "$(either 30 60)" --out "$more/gpu-$path.json" --path "$path" --workloads ABC
   done
 }
 
@@ -193,13 +193,14 @@ part_tuning() {
   local workloads settings
   while read -r workloads settings; do
     # shellcheck disable=SC2086  # words on purpose
-    bench_gpu "$workloads $settings" "$(either 20 40 15)" --out "$more/gpu-$workloads${settings//[^a-z0-9.]/-}.json" \
+    bench_gpu "$workloads $settings" "$(either 25 40 25)" --out "$more/gpu-$workloads${settings//[^a-z0-9.]/-}.json" \
       --workloads "$workloads" $settings
   done <<'END'
 ABC --slab-bytes 0
-ABC --slab-bytes 62914560
-ABC --min-tile-tuples 24 --min-tile-run 0.2
-ABC --min-copy-bytes 16384
+ABC --min-matrix-tuples 4294967295
+ABC --min-matrix-tuples 128
+ABC --tile-part-tuples 1024
+ABC --tile-part-tuples 4096
 E --min-resident-bytes 1024
 END
 }
@@ -258,16 +259,18 @@ part_serve() {
   step serve gpu 'load on the server' 200 bash -c 'serve cuda'
 }
 
-# What Nsight Compute says of each kernel, for one run of A by either path; in a trial, of the first kernels of blocks.
+# What Nsight Compute says of each kernel, for one run of dense tiles, of sparse ones, and of the sort; in a trial, of the
+# first kernels of blocks alone, where tiles fold.
 part_profile() {
-  local needs=ncu path few=()
+  local needs=ncu workload path few=()
   if [[ $size == trial ]]; then few=(--kernel-name regex:RunBlocks --launch-count 12); fi
-  for path in tiles sort; do
-    step profile gpu "ncu: A by $path" "$(either 120 300 30)" ncu "${few[@]}" --clock-control none --print-summary per-kernel \
-      --section SpeedOfLight --section MemoryWorkloadAnalysis --section WarpStateStats --section Occupancy --section LaunchStats \
-      --csv --log-file "$more/ncu-$path.csv" \
-      "$bin/gpu_bench" --path "$path" --workloads A --variants plain --repetitions 1 --divide-clients "$(either 10 1 1)"
-  done
+  while read -r workload path; do
+    if [[ $size == trial && $path == sort ]]; then continue; fi
+    step profile gpu "ncu: $workload by $path" "$(either 120 300 30)" ncu "${few[@]}" --clock-control none \
+      --print-summary per-kernel --section SpeedOfLight --section MemoryWorkloadAnalysis --section WarpStateStats \
+      --section Occupancy --section LaunchStats --csv --log-file "$more/ncu-$workload-$path.csv" "$bin/gpu_bench" \
+      --path "$path" --workloads "$workload" --variants plain --repetitions 1 --divide-clients "$(either 10 1 1)"
+  done <<<$'C tiles\nA tiles\nA sort'
 }
 
 part_sanitizer() {
