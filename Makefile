@@ -113,10 +113,12 @@ cuda-engine: $(VENV)/.cuda | deps-build deps-test ## compiles the CUDA engine fo
 
 SANITIZER ?= asan-ubsan
 
-.PHONY: asan
-asan: build/$(SANITIZER)/build.ninja ## the C++ tests under the address and undefined-behaviour sanitizers; SANITIZER=tsan: the thread sanitizer
-	cmake --build --preset $(SANITIZER)
+.PHONY: asan asan-build
+asan: asan-build ## the C++ tests under the address and undefined-behaviour sanitizers; SANITIZER=tsan: the thread sanitizer
 	ctest --preset $(SANITIZER)
+
+asan-build: build/$(SANITIZER)/build.ninja
+	cmake --build --preset $(SANITIZER)
 
 SECONDS ?= 30
 
