@@ -43,7 +43,9 @@ def serving(servicer: object, credentials: grpc.ServerCredentials | None = None)
     server = grpc.server(futures.ThreadPoolExecutor(2))
     handlers = {
         method.name: getattr(grpc, f"{method.kind}_rpc_method_handler")(
-            getattr(servicer, method.name), method.request.FromString, method.response.SerializeToString
+            getattr(servicer, method.name),
+            method.request.FromString,
+            lambda answer: answer if isinstance(answer, bytes) else answer.SerializeToString(),
         )
         for method in methods()
         if hasattr(servicer, method.name)

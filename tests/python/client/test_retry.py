@@ -207,6 +207,20 @@ def test_wait_before_retry_internal_only_where_a_send_met_the_end_of_the_call(de
     assert (wait_before_retry(error, iter([0.5])) == 0.5) is retried
 
 
+@SHELLS
+def test_answer_of_many_messages_that_is_none_of_the_protocol_is_an_error(shell):
+    class Stranger:
+        def GetServerInfo(self, request, context):
+            return pb.ServerInfo()
+
+        def Aggregate(self, requests, context):
+            yield b"\xff"
+
+    unread = pytest.raises(sa.errors.InternalError, match="deserializ")
+    with serving(Stranger()) as address, settled(shell, address, retry=FAST) as client, unread:
+        client.aggregate([update()], SPEC)
+
+
 def test_channels_ping_by_default_no_more_often_than_servers_allow():
     options = dict(channel_options("localhost:1", None))
     sources = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "service").rglob("*.cc"))

@@ -64,10 +64,23 @@ class EndedCall:
 
 def broke_while_sending(error: grpc.RpcError) -> bool:
     """Returns whether ``error`` is the INTERNAL that grpc.aio puts in the place of a call's true status."""
-    if error.code() is not grpc.StatusCode.INTERNAL:
+    # A blocking call has its true status. Where it could not read an answer, it would wait for this string for ever.
+    if not isinstance(error, grpc.aio.AioRpcError) or error.code() is not grpc.StatusCode.INTERNAL:
         return False
-    debug = getattr(error, "debug_error_string", str)()
-    return "execute_batch" in (debug or "")
+    return "execute_batch" in (error.debug_error_string() or "")
+
+
+def read_by(call: Any, message: T | None) -> T:
+    """Returns a message of a call of grpc.aio, where None is one that could not be read: then it ends the call.
+
+    Raises:
+        grpc.aio.AioRpcError: that of a blocking call which could not read a message.
+    """
+    if message is not None:
+        return message
+    call.cancel()
+    nothing = grpc.aio.Metadata()
+    raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, "Exception deserializing response!")
 
 
 def run(operation: Coroutine[Any, Any, T]) -> T:
@@ -167,7 +180,7 @@ class AsyncioTransport:
     async def answer(self, call: Any) -> Any:
         ended = EndedCall(call)
         try:
-            return await call
+            return read_by(call, await call)
         except grpc.RpcError as error:
             raise await ended.error_instead_of(error) from None
 
@@ -175,7 +188,7 @@ class AsyncioTransport:
         ended = EndedCall(call)
         try:
             async for message in call:
-                add(message)
+                add(read_by(call, message))
         except grpc.RpcError as error:
             raise await ended.error_instead_of(error) from None
 
