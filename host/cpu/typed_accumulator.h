@@ -2,6 +2,8 @@
 #ifndef SPARSEAGG_HOST_CPU_TYPED_ACCUMULATOR_H_
 #define SPARSEAGG_HOST_CPU_TYPED_ACCUMULATOR_H_
 
+#include <tbb/parallel_for.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -333,14 +335,21 @@ class TypedAccumulator : public ListAccumulator {
   // Copies and checks the keys of all updates whose keys are unchecked.
   absl::Status NarrowAll() {
     size_t bytes = 0;
-    list_.ForEach([&](const CpuUpdate& update) {
-      if (update.unchecked.has_value()) bytes += KeyArena::BytesFor(update.num_keys * sizeof(uint32_t));
+    std::vector<CpuUpdate*> unchecked;
+    list_.ForEach([&](CpuUpdate& update) {
+      if (!update.unchecked.has_value()) return;
+      bytes += KeyArena::BytesFor(update.num_keys * sizeof(uint32_t));
+      unchecked.push_back(&update);
     });
-    if (bytes == 0) return absl::OkStatus();
-    const auto arena = std::make_shared<KeyArena>(bytes);
-    absl::Status status;
-    list_.ForEach([&](CpuUpdate& update) { status.Update(NarrowUnchecked(spec_, arena, update)); });
-    return status;
+    if (unchecked.empty()) return absl::OkStatus();
+    const auto memory = std::make_shared<KeyArena>(bytes);
+    std::atomic<bool> in_order = true;
+    arena_.execute([&] {
+      tbb::parallel_for(size_t{0}, unchecked.size(), [&](size_t i) {
+        if (!NarrowUnchecked(spec_, memory, *unchecked[i])) in_order = false;
+      });
+    });
+    return in_order ? absl::OkStatus() : KeysNotInOrder(spec_);
   }
 
   // Cuts the keys into blocks. Folds pending updates that are not, and unpacks them, copies their unchecked keys or

@@ -68,9 +68,10 @@ void Fold(const TensorSpec& spec, CpuUpdate& update);
 // The ABORTED of unchecked keys that do not strictly ascend below num_rows.
 absl::Status KeysNotInOrder(const TensorSpec& spec);
 
-// Copies unchecked keys as 32-bit ones and checks them. Does nothing to an update that has none. Takes the memory from
-// `arena`, or new memory if that is full. Errors: ABORTED: they do not strictly ascend below num_rows.
-absl::Status NarrowUnchecked(const TensorSpec& spec, std::shared_ptr<KeyArena> arena, CpuUpdate& update);
+// Copies unchecked keys as 32-bit ones and checks them. Takes the memory from `arena`, or new memory if that is full.
+// Returns: false if they do not strictly ascend below num_rows. Requires: unchecked keys. Thread-safe for several
+// updates and one arena.
+bool NarrowUnchecked(const TensorSpec& spec, std::shared_ptr<KeyArena> arena, CpuUpdate& update);
 
 // Moves packed keys and values to columns of their own. Does nothing if they are not packed.
 void Unpack(CpuUpdate& update);

@@ -406,17 +406,16 @@ absl::Status KeysNotInOrder(const TensorSpec& spec) {
                       absl::StrCat(Quoted(spec), ": unchecked keys do not strictly ascend below num_rows"));
 }
 
-absl::Status NarrowUnchecked(const TensorSpec& spec, std::shared_ptr<KeyArena> arena, CpuUpdate& update) {
-  if (!update.unchecked.has_value()) return absl::OkStatus();
+bool NarrowUnchecked(const TensorSpec& spec, std::shared_ptr<KeyArena> arena, CpuUpdate& update) {
   sparseagg::internal::KeyOrder order;
   const auto columns =
       sparseagg::internal::CopyKeys({&spec, std::nullopt}, std::get<absl::Span<const uint64_t>>(update.keys),
                                     std::move(update.owner), std::move(arena), order);
-  if (!columns.ok() || !order.unique) return KeysNotInOrder(spec);
+  if (!columns.ok() || !order.unique) return false;
   update.keys = columns->keys;
   update.owner = columns->owner;
   update.unchecked.reset();
-  return absl::OkStatus();
+  return true;
 }
 
 void Unpack(CpuUpdate& update) {
