@@ -77,11 +77,13 @@ std::vector<EngineCase> AvailableEngines() {
   }
 #endif
   // The CUDA engine over a device in host memory tests everything but the driver, CUB and true concurrency. Once with
-  // the sizes of a real device, and once for each path with tiny sizes in torture mode.
+  // the sizes of a real device (but it merges on arrival sooner, so that fewer updates see several merges), and once for
+  // each path with tiny sizes in torture mode.
+  cuda::DeviceEngineOptions real_sizes;
+  real_sizes.tuning.min_pending_bytes = size_t{2} << 20;
 #ifndef SPARSEAGG_TINY_BLOCKS
-  engines.push_back({"cudahost", [] {
-                       return std::make_unique<cuda::DeviceEngine>(std::make_unique<cuda::HostDevice>(),
-                                                                   cuda::DeviceEngineOptions());
+  engines.push_back({"cudahost", [real_sizes] {
+                       return std::make_unique<cuda::DeviceEngine>(std::make_unique<cuda::HostDevice>(), real_sizes);
                      }});
   engines.push_back({"cudasort", [] { return TortureEngine(TestSeed(2026), /*tiles=*/false); }, true});
   for (const int num_devices : {2, 3}) {
@@ -93,8 +95,7 @@ std::vector<EngineCase> AvailableEngines() {
 #endif
   if (CudaStatus().ok()) {
     // With little pinned memory, since that is slow to allocate and the contract suite makes a thousand engines.
-    engines.push_back({"cuda", [] {
-                         cuda::DeviceEngineOptions options;
+    engines.push_back({"cuda", [options = real_sizes]() mutable {
                          options.tuning.staging_buffer_bytes = size_t{64} << 10;
                          return std::make_unique<cuda::DeviceEngine>(*cuda::CreateCudaDevice(), options);
                        }});

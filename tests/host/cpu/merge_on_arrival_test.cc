@@ -51,7 +51,7 @@ TensorSpec BinnedSpec(Op op, uint64_t num_rows, uint32_t row_width) {
 }
 
 std::vector<Arrival> Arrivals() {
-  constexpr size_t kMany = 180000 / kFewer;
+  constexpr size_t kMany = 24000;
   TensorSpec weighted = BinnedSpec(Op::kCoordinateMean, 10000000, 1);
   weighted.aggregation.weighting = Weighting::kByWeight;
   weighted.aggregation.return_counts = true;
@@ -90,11 +90,11 @@ std::vector<RawSubmission> Submissions(const Arrival& arrival, Rng& rng) {
   return submissions;
 }
 
-// While it lives, the CPU engine merges pending updates of 16 MiB, as the CUDA engine does.
+// While it lives, the CPU engine merges pending updates of 2 MiB, as the tests' CUDA engines do.
 class SmallPendingLimit {
  public:
   SmallPendingLimit() {
-    cpu::CurrentTuning().min_pending_bytes = std::min(before_.min_pending_bytes, uint64_t{16} << 20);
+    cpu::CurrentTuning().min_pending_bytes = std::min(before_.min_pending_bytes, uint64_t{2} << 20);
   }
   ~SmallPendingLimit() { cpu::CurrentTuning() = before_; }
 
