@@ -24,7 +24,8 @@ enum class DeviceWork : uint8_t {
   kLarge,  // those for which the CPU engine would take longer (cuda/tuning.h)
 };
 
-// Which CUDA devices of this process the engine uses. CUDA_VISIBLE_DEVICES may hide devices; each MIG part is a device.
+// Which CUDA devices of this process the engine uses. CUDA_VISIBLE_DEVICES may hide devices; a MIG instance is a
+// device, and a process sees one.
 struct DeviceChoice {
   int num_devices = 1;                        // the first ones; 0: all
   uint64_t memory_bytes = 0;                  // at most, on each device; 0: nine tenths of what is free there

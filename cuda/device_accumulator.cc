@@ -44,40 +44,13 @@ DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, V
                                       *send_to)
                      : PreloadedArrays(engine, 0)) {}
 
-absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate sent) const {
-  // Before the check, which then finds the copy on the device.
-  const bool needs_check = NeedsRangeCheck(spec_, sent);
+absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate update) const {
+  if (NeedsRangeCheck(spec_, update)) RETURN_IF_ERROR(PrepareOnCpu(*checks_, update).status());
   // Of an update that several devices will merge, none needs all.
-  const bool may_be_cut = engine_.num_devices() > 1 && sent.unique() && !needs_check;
+  const bool may_be_cut = engine_.num_devices() > 1 && update.unique();
   std::optional<size_t> send_to;
   if (!on_cpu_ && !may_be_cut) send_to = home_;
-  auto prepared = std::make_unique<DevicePrepared>(engine_, shape_, std::move(sent), send_to);
-  const ValidatedUpdate& update = prepared->update();
-  if (needs_check) {
-    bool refused = false;
-    Session* checked_by = nullptr;
-    absl::Status device = absl::UnavailableError("too small for the device");
-    if (update.on_device() || update.num_keys() * spec_.row_width >= engine_.tuning().min_check_values) {
-      device = engine_.RunOnDevice(
-          [&](Session& session, int) -> absl::Status {
-            checked_by = &session;
-            absl::StatusOr<bool> fails = FailsRangeCheck(session, shape_, update);
-            // An update is checked in one batch, so another attempt would need the same memory.
-            if (absl::IsResourceExhausted(fails.status())) return NoRoom(fails.status().message());
-            ASSIGN_OR_RETURN(refused, std::move(fails));
-            return absl::OkStatus();
-          },
-          update.on_device() ? Place{0, /*only=*/true} : Place{home_, /*only=*/false});
-    }
-    if (refused || !device.ok()) {
-      RETURN_IF_ERROR(PrepareOnCpu(*checks_, update).status());
-      if (device.ok()) {
-        engine_.Distrust(*checked_by,
-                         absl::InternalError(absl::StrCat(Quoted(spec_), ": the device refused a good update")));
-      }
-    }
-  }
-  return prepared;
+  return std::make_unique<DevicePrepared>(engine_, shape_, std::move(update), send_to);
 }
 
 absl::Status DeviceAccumulator::Add(std::unique_ptr<PreparedUpdate> update) {
@@ -135,6 +108,7 @@ absl::Status DeviceAccumulator::MergeFrom(Accumulator&& other) {
       return cpu_->MergeFrom(std::move(*from.cpu_));
     }
   }
+  from.base_copies_.reset();
   partials_ = Sum(partials_, from.partials_);
   weights_.insert(weights_.end(), from.weights_.begin(), from.weights_.end());
   pending_size_.Add(from.pending_size_);
@@ -220,13 +194,20 @@ absl::StatusOr<std::vector<UpdateRows>> DeviceAccumulator::ReadPending(RowOrder 
 }
 
 absl::Status DeviceAccumulator::MergePending() {
+  bases_.reserve(1);
   UnfinishedRows merged;
+  PreloadedArrays copies(engine_, home_);
   const DeviceEngine::Operation merge = [&](Session& session, int shrink) -> absl::Status {
-    ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), PendingUpdates()));
+    ASSIGN_OR_RETURN(DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), PendingUpdates()));
     ASSIGN_OR_RETURN(merged, CopyOut(session, rows));
+    for (const RowColumn column : kRowColumns) {
+      copies.Keep(session, ColumnOf(merged, column).data(), std::move(rows[column]));
+    }
     return absl::OkStatus();
   };
   if (!engine_.RunOnDevice(merge, PlaceOfAll()).ok()) return GoToCpu();
+  base_copies_.reset();
+  base_copies_.emplace(std::move(copies));
   bases_.clear();
   bases_.push_back(std::move(merged));
   pending_.clear();

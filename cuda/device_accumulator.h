@@ -51,8 +51,9 @@ class DevicePrepared : public PreparedUpdate {
 //
 // Data: between operations all data is in host memory: the updates as they were sent, and the rows of earlier merges.
 // The exception are updates of Engine::Import, which stay in device memory, where the caller keeps them.
-// Copies of large updates go to the device when they arrive. An operation copies the rest of its input to the device,
-// and its output back. All updates are kept until FoldPending or Finish.
+// Copies of large updates go to the device when they arrive, and those of merged rows stay there, as far as there is
+// room. An operation copies the rest of its input to the device, and its output back. All updates are kept until
+// FoldPending or Finish.
 //
 // Failure of the device changes no bit of the result and loses no data, because none is only on the device. (Updates of
 // Engine::Import are: where they cannot be copied from a device that failed, the operation fails, UNAVAILABLE.) It is
@@ -67,9 +68,8 @@ class DevicePrepared : public PreparedUpdate {
 // by side, and their results joined in order of keys. All other work is done by the accumulator's home, one of the
 // devices, or by the next one if it fails.
 //
-// Blocks: Prepare sends updates of Tuning::min_resident_bytes or more to the device, and has it check those with
-// Tuning::min_check_values values or more. It, MergeFrom, FoldPending, Finish, and whatever
-// destroys an update wait for the device, which runs one operation of the process at a time.
+// Blocks: Prepare sends updates of Tuning::min_resident_bytes or more to the device. It, MergeFrom, FoldPending,
+// Finish, and whatever destroys an update wait for the device, which runs one operation of the process at a time.
 // Deterministic: the bits depend on the updates and on the order given to FoldPending and Finish, not on batches or
 // failures.
 class DeviceAccumulator : public Accumulator {
@@ -114,6 +114,9 @@ class DeviceAccumulator : public Accumulator {
   // Whether the updates are so few that the CPU engine merges them faster (Tuning::min_merge_values). Then Finish hands
   // them over.
   bool IsSmall() const;
+  // Whether a validated update could still be refused, since an integer row leaves int64 when its duplicates are added
+  // or when it is weighted. The CPU engine finds that out, by preparing it.
+  static bool NeedsRangeCheck(const TensorSpec& spec, const ValidatedUpdate& update);
   absl::Status MergePending();
   absl::Status AddPartial(std::unique_ptr<PreparedUpdate> update);
   // Bytes by which an update grows in host memory when the CPU engine prepares it: rows of repeated keys are folded in
@@ -165,9 +168,10 @@ class DeviceAccumulator : public Accumulator {
   // Of every submission: of the merged ones, which include partials (kPartialWeight), and then of the pending ones. In
   // order of Add but for partials, whose place changes no sum.
   std::vector<double> weights_;
-  PartialTotals partials_;             // of those with kPartialWeight
-  std::vector<UnfinishedRows> bases_;  // rows of earlier merges; several only after MergeFrom and partials
-  uint64_t device_bytes_ = 0;          // of the pending updates
+  PartialTotals partials_;                      // of those with kPartialWeight
+  std::vector<UnfinishedRows> bases_;           // rows of earlier merges; several only after MergeFrom and partials
+  std::optional<PreloadedArrays> base_copies_;  // of the last merge, on the device; go before the rows do
+  uint64_t device_bytes_ = 0;                   // of the pending updates
   // What handing the pending updates to the CPU engine would take: the bytes by which they grow together (2^64 − 1 if
   // there are more), and the temporary memory of preparing the most expensive one.
   uint64_t growth_bytes_ = 0;

@@ -27,7 +27,15 @@ void DeviceAccumulator::CountHandOver(const DevicePrepared& pending) {
   prepare_bytes_ = std::max(prepare_bytes_, checks_->PrepareBytes(pending.update()));
 }
 
-// When the device cannot check the update, the CPU engine does, by preparing it.
+bool DeviceAccumulator::NeedsRangeCheck(const TensorSpec& spec, const ValidatedUpdate& update) {
+  const Op op = spec.aggregation.op;
+  const double weight = MultipliesByWeight(op) ? update.weight() : 1.0;
+  if (op == Op::kUnion || !IsSignedInteger(spec.dtype) || update.num_keys() == 0) return false;
+  if (update.unique() && weight == 1.0) return false;
+  // So many values of 31 bits and a sign cannot add up to 63.
+  return spec.dtype == DType::kInt64 || static_cast<double>(update.num_keys()) * std::max(weight, 1.0) >= 0x1p32;
+}
+
 uint64_t DeviceAccumulator::PrepareBytes(const ValidatedUpdate& update) const {
   return NeedsRangeCheck(spec_, update) ? checks_->PrepareBytes(update) : 0;
 }
@@ -94,6 +102,7 @@ absl::Status DeviceAccumulator::HandOverBase() {
 }
 
 absl::Status DeviceAccumulator::GoToCpu() {
+  base_copies_.reset();
   if (!on_cpu_) {
     weights_.resize(weights_.size() - pending_.size());  // the others go with their updates
     on_cpu_ = true;

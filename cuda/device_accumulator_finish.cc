@@ -46,6 +46,7 @@ absl::StatusOr<Result> DeviceAccumulator::Finish(SubmissionOrder order) && {
     return std::move(*cpu_).Finish(order);
   }
   pending_.clear();
+  base_copies_.reset();
   bases_.clear();
   RETURN_IF_ERROR(finished.failure);
   return std::move(finished.result);
@@ -58,8 +59,9 @@ absl::StatusOr<Finished> DeviceAccumulator::MergeAndFinish(Session& session, int
   ASSIGN_OR_RETURN(std::optional<Finished> in_slabs,
                    MergeInSlabs(session, spec, shape_, shrink, total_weight, bases, updates));
   if (in_slabs.has_value()) return *std::move(in_slabs);
-  ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(bases, updates));
-  return FinishRows(session, spec, shape_, total_weight, rows);
+  ASSIGN_OR_RETURN(DeviceRows rows,
+                   Merger(session, shape_, shrink).Merge(bases, updates, RoundingOf(spec, shape_, total_weight)));
+  return FinishRows(session, spec, shape_, total_weight, std::move(rows));
 }
 
 absl::StatusOr<std::optional<Finished>> DeviceAccumulator::FinishInParts(
@@ -112,8 +114,10 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
   const absl::Status status = engine_.RunOnDevice(
       [&](Session& session, int shrink) -> absl::Status {
         const std::vector<const ValidatedUpdate*> updates = OrderMatters(spec_) ? UpdatesIn(order) : PendingUpdates();
-        ASSIGN_OR_RETURN(const DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), updates));
-        ASSIGN_OR_RETURN(finished, FinishRowsOnDevice(session, spec_, shape_, total_weight, rows));
+        ASSIGN_OR_RETURN(
+            DeviceRows rows,
+            Merger(session, shape_, shrink).Merge(Bases(), updates, RoundingOf(spec_, shape_, total_weight)));
+        ASSIGN_OR_RETURN(finished, FinishRowsOnDevice(session, spec_, shape_, total_weight, std::move(rows)));
         *columns = std::move(finished.columns);
         for (const DeviceBuffer* column :
              {&columns->d_keys, &columns->d_values, &columns->d_counts, &columns->d_weights}) {
@@ -125,6 +129,7 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
   if (absl::IsResourceExhausted(status)) return status;
   if (!status.ok()) return failed(status);
   pending_.clear();
+  base_copies_.reset();
   bases_.clear();
   RETURN_IF_ERROR(finished.failure);
   DeviceResult result = FormOf(cpu::MakeSparse(spec_, 0));

@@ -355,6 +355,14 @@ ValidatedUpdate DeviceEngine::FindPinned(const TensorShape& shape, ValidatedUpda
   return update.WithPinned(is_pinned(KeyArray(update), shape.key_bytes), is_pinned(update.values(), shape.row_bytes));
 }
 
+void PreloadedArrays::Keep(Session& session, const void* array, DeviceBuffer copy) {
+  if (copy.bytes() == 0 || !session.resident().HasRoomFor(copy.bytes())) return;
+  device_ = engine_.DeviceOf(session);
+  sent_.push_back(array);
+  copy.HandTo(Lane::kCopy);  // whoever copied it out has awaited the compute lane
+  session.resident().Add(array, std::move(copy));
+}
+
 PreloadedArrays DeviceEngine::Preload(absl::Span<const HostPart> arrays, size_t device) {
   PreloadedArrays preloaded(*this, device);
   Seat& seat = *seats_[device];
@@ -401,10 +409,14 @@ absl::Status DeviceEngine::ForgetSent(size_t device, const std::vector<const voi
       *seat.session, [&](Session& session, int) { return session.Forget(arrays); }, /*shrink=*/0);
 }
 
+size_t DeviceEngine::DeviceOf(const Session& session) const {
+  size_t device = 0;
+  while (seats_[device]->session.get() != &session) ++device;
+  return device;
+}
+
 void DeviceEngine::Distrust(const Session& session, const absl::Status& fault) {
-  for (const auto& seat : seats_) {
-    if (seat->session.get() == &session) Distrust(*seat, fault);
-  }
+  Distrust(*seats_[DeviceOf(session)], fault);
 }
 
 void DeviceEngine::Distrust(Seat& seat, const absl::Status& fault) {

@@ -55,10 +55,14 @@ class PreloadedArrays {
   PreloadedArrays& operator=(PreloadedArrays&&) = delete;
   ~PreloadedArrays();
 
+  // Makes `copy` the device's copy of an array that was copied out of it, if there is room. Requires: within an
+  // operation of `session`, as its last step; the same device each time.
+  void Keep(Session& session, const void* array, DeviceBuffer copy);
+
  private:
   friend class DeviceEngine;
   DeviceEngine& engine_;
-  const size_t device_;
+  size_t device_;
   std::vector<const void*> sent_;
 };
 
@@ -172,6 +176,7 @@ class DeviceEngine : public Engine {
   void Count(Seat& seat, uint64_t num_done);
   absl::Status RunOnce(Session& session, const Operation& operation, int shrink) const;
   absl::Status FaultOf(const Seat& seat) const;
+  size_t DeviceOf(const Session& session) const;
   void Distrust(Seat& seat, const absl::Status& fault);
   // Ends the use of a device, unless `fault` is OK or not its first.
   bool SetFault(Seat& seat, const absl::Status& fault);

@@ -33,6 +33,9 @@ struct Tuning {
   double min_slab_run = 256.0;
   // Entries of one batch. Positions have 32 bits.
   uint64_t max_batch_entries = uint64_t{1} << 30;
+  // The same of updates that repeat keys, where one thread has to add all repetitions of a key: few enough that no
+  // kernel takes as long as the engine waits for one (CudaDevice).
+  uint64_t max_repeating_tuples = uint64_t{1} << 26;
   // A segment with more entries than medium_segment is folded by a block of one warp, a shorter one by a single thread
   // for each column. A segment with more than long_segment values, of up to 32 columns, is folded by a block of 256
   // threads, so that each of them has a few values to load.
@@ -47,8 +50,6 @@ struct Tuning {
   uint32_t min_matrix_run = 4;
   // Tuples from which on a sparse tile is cut into parts.
   uint32_t tile_part_tuples = 2048;
-  // Number of values below which an update is checked on the host, because launches and copies would cost more.
-  uint64_t min_check_values = uint64_t{1} << 16;
   // Number of values below which a round that is still all in host memory is merged by the CPU engine, because
   // launches, copies and waits would take longer. 0: none is. DeviceWork::kLarge asks for kMinLargeMergeValues: a merge
   // on a device takes 0.1 to 0.2 ms whatever its size, and one thread of the CPU engine folds about a million values in

@@ -91,7 +91,7 @@ class Resident {
     verify->num_rows = rows.num_rows;
     verify->bytes_out = rows.num_rows * shape_.RowBytes();
     const cuda::Finished finished =
-        Must(FinishRows(*session_, workload_.spec, shape_, static_cast<double>(ranges_.size()), rows));
+        Must(FinishRows(*session_, workload_.spec, shape_, static_cast<double>(ranges_.size()), std::move(rows)));
     Check(finished.failure);
     Verify(workload_, expected_, verify->what, finished.result);
   }

@@ -50,7 +50,7 @@ absl::Status UseAlgorithms(Device& device, DeviceMemory& memory) {
     sort.d_keys[i] = keys[i].get();
     sort.d_payloads[i] = positions[i].as<uint32_t>();
     RETURN_IF_ERROR(device.Fill(keys[i].get(), 0, keys[i].bytes(), Lane::kCompute));
-    RETURN_IF_ERROR(device.Launch(Enumerate{positions[i].as<uint32_t>(), kTrialEntries}));
+    RETURN_IF_ERROR(device.Launch(ExpandRun{positions[i].get(), sizeof(uint32_t), 0, kTrialEntries}));
   }
   for (const uint32_t key_bytes : {4, 8}) {
     sort.key_bytes = key_bytes;

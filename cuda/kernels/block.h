@@ -62,6 +62,37 @@ template <typename T>
 SPARSEAGG_HD T LoadRelaxed(const T* from) {
   return *static_cast<const volatile T*>(from);
 }
+
+// Up to kCount loads of 16 bytes that a thread has under way at once, without registers for them: asynchronous copies
+// to shared memory, of which each thread has a part of its own. Only in element-wise kernels, once in each. Requires:
+// nothing is read between Start and Wait.
+template <uint32_t kCount>
+class LoadsAhead {
+ public:
+  static_assert(kCount * kBlockThreads * 16 <= kMaxSharedBytes);
+  __device__ void Start(uint32_t i, const Pack<uint64_t, 2>* from) {
+#if __CUDA_ARCH__ >= 800  // allow(conditional): older devices have no such copy
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(&Slot(i)))), "l"(from)
+                 : "memory");
+#else
+    Slot(i) = *from;
+#endif
+  }
+  __device__ void Wait() {
+#if __CUDA_ARCH__ >= 800  // allow(conditional): likewise
+    asm volatile("cp.async.wait_all;" : : : "memory");
+#endif
+  }
+  __device__ const Pack<uint64_t, 2>& operator[](uint32_t i) const { return Slot(i); }
+
+ private:
+  __device__ static Pack<uint64_t, 2>& Slot(uint32_t i) {
+    __shared__ Pack<uint64_t, 2> slots[kCount][kBlockThreads];
+    return slots[i][threadIdx.x];
+  }
+};
 #else
 SPARSEAGG_HD inline uint32_t AtomicAdd(uint32_t* to, uint32_t value) {
   return __atomic_fetch_add(to, value, __ATOMIC_RELAXED);
@@ -82,6 +113,22 @@ template <typename T>
 SPARSEAGG_HD T LoadRelaxed(const T* from) {
   return __atomic_load_n(from, __ATOMIC_RELAXED);
 }
+
+template <uint32_t kCount>
+class LoadsAhead {
+ public:
+  SPARSEAGG_HD void Start(uint32_t i, const Pack<uint64_t, 2>* from) { from_[i] = from; }
+  SPARSEAGG_HD void Wait() {  // as late as may be
+    for (uint32_t i = 0; i < kCount; ++i) {
+      if (from_[i] != nullptr) slots_[i] = *from_[i];
+    }
+  }
+  SPARSEAGG_HD const Pack<uint64_t, 2>& operator[](uint32_t i) const { return slots_[i]; }
+
+ private:
+  const Pack<uint64_t, 2>* from_[kCount] = {};
+  Pack<uint64_t, 2> slots_[kCount] = {};
+};
 #endif
 
 }  // namespace sparseagg::cuda

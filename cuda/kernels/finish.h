@@ -16,6 +16,7 @@ namespace sparseagg::cuda {
 enum class Divisor : uint8_t { kNone, kTotal, kKeyWeight };
 // Folded rows, and the parameters of their division and rounding.
 struct FoldedRows {
+  bool rounded = false;  // accs.d_accs has the values of the result, in place of accumulators
   uint32_t num_rows = 0;
   uint32_t columns = 1;
   uint32_t key_bytes = 4;
@@ -40,13 +41,41 @@ struct FoldedRows {
     }
   }
   SPARSEAGG_HD double DivisorOf(uint64_t row) const {
+    if (divisor == Divisor::kNone) return 1.0;
     return divisor == Divisor::kTotal ? total_weight : KeyWeight(row);
   }
+  SPARSEAGG_HD static double Divide(double value, double by) { return by == 1.0 ? value : DivRn(value, by); }
   // Returns: whether the weights of the row's contributors add up to 0, so that it has no mean and leaves the result.
   SPARSEAGG_HD bool HasNoMean(uint64_t row) const { return divisor == Divisor::kKeyWeight && KeyWeight(row) == 0.0; }
 
-  // Sets `bits` to value i (row × columns + column) of the result. Returns: false if the value is beyond int64.
-  SPARSEAGG_HD bool ValueAt(uint64_t i, uint64_t& bits) const {
+  // Stores kCount neighbouring accumulators of a row, from number pack × kCount on: rounded, or as they are.
+  template <typename Fold, uint32_t kCount>
+  SPARSEAGG_HD void Store(uint64_t row, uint64_t pack, const Pack<typename Fold::Acc, kCount>& sums) const {
+    if constexpr (IsOfFloats(Fold::kKind)) {
+      if (rounded) {
+        const double by = DivisorOf(row);
+        uint64_t bits[kCount];
+        ForColumns<kCount>([&](uint32_t c) { bits[c] = RoundTo(type, Divide(ValueOf(sums.values[c]), by)); });
+        if constexpr (kCount == 4) {  // 16 bytes at once
+          if (type == Number::kFloat32) {
+            static_cast<Pack<uint64_t, 2>*>(accs.d_accs)[pack] = {bits[0] | bits[1] << 32, bits[2] | bits[3] << 32};
+            return;
+          }
+        }
+        ForColumns<kCount>([&](uint32_t c) { StoreBits(accs.d_accs, type, pack * kCount + c, bits[c]); });
+        return;
+      }
+    }
+    accs.Store<Fold, kCount>(pack, sums);
+  }
+
+  // Sets `bits` to a value of the result. Returns: false if it is beyond int64.
+  SPARSEAGG_HD bool ValueAt(uint64_t row, uint32_t column, uint64_t& bits) const {
+    const uint64_t i = row * columns + column;
+    if (rounded) {
+      bits = LoadBits(accs.d_accs, type, i);
+      return true;
+    }
     switch (fold) {
       case FoldKind::kSumModular:
         bits = static_cast<const uint64_t*>(accs.d_accs)[i];
@@ -55,28 +84,24 @@ struct FoldedRows {
       case FoldKind::kSumInteger: {
         const __int128 sum = static_cast<const __int128*>(accs.d_accs)[i];
         if (sum < INT64_MIN || sum > INT64_MAX) return false;
-        return RoundInteger(i, static_cast<int64_t>(sum), bits);
+        return RoundInteger(row, static_cast<int64_t>(sum), bits);
       }
       case FoldKind::kMinInteger:
       case FoldKind::kMaxInteger:
-        return RoundInteger(i, static_cast<const int64_t*>(accs.d_accs)[i], bits);
+        return RoundInteger(row, static_cast<const int64_t*>(accs.d_accs)[i], bits);
       case FoldKind::kSumNarrowBinned:
-        bits = RoundFloat(i, accs.LoadBinned<NarrowBinnedSum>(i).Value());
+        bits = RoundTo(type, Divide(accs.LoadBinned<NarrowBinnedSum>(i).Value(), DivisorOf(row)));
         return true;
       case FoldKind::kSumWideBinned:
-        bits = RoundFloat(i, accs.LoadBinned<WideBinnedSum>(i).Value());
+        bits = RoundTo(type, Divide(accs.LoadBinned<WideBinnedSum>(i).Value(), DivisorOf(row)));
         return true;
       default:
-        bits = RoundFloat(i, static_cast<const double*>(accs.d_accs)[i]);
+        bits = RoundTo(type, Divide(static_cast<const double*>(accs.d_accs)[i], DivisorOf(row)));
         return true;
     }
   }
 
-  SPARSEAGG_HD uint64_t RoundFloat(uint64_t i, double value) const {
-    return RoundTo(type, divisor == Divisor::kNone ? value : DivRn(value, DivisorOf(CellOf(i, columns).row)));
-  }
-
-  SPARSEAGG_HD bool RoundInteger(uint64_t i, int64_t sum, uint64_t& bits) const {
+  SPARSEAGG_HD bool RoundInteger(uint64_t row, int64_t sum, uint64_t& bits) const {
     if (divisor == Divisor::kNone) {
       if (type == Number::kFloat32) {
         bits = BitsAs<uint32_t>(static_cast<float>(sum));  // by way of float64 there would be two roundings
@@ -87,14 +112,14 @@ struct FoldedRows {
       }
       return true;
     }
-    const double mean = DivRn(static_cast<double>(sum), DivisorOf(CellOf(i, columns).row));
+    const double mean = Divide(static_cast<double>(sum), DivisorOf(row));
     if (type == Number::kFloat32 || type == Number::kFloat64) {
       bits = RoundTo(type, mean);
       return true;
     }
-    const double rounded = rint(mean);
-    if (!(rounded >= -0x1p63 && rounded < 0x1p63)) return false;
-    bits = static_cast<uint64_t>(static_cast<int64_t>(rounded));
+    const double nearest = rint(mean);
+    if (!(nearest >= -0x1p63 && nearest < 0x1p63)) return false;
+    bits = static_cast<uint64_t>(static_cast<int64_t>(nearest));
     return true;
   }
 };
@@ -106,50 +131,38 @@ struct Findings {
   uint64_t overflow = kNowhere;  // a value, which fails the round: row × columns + column
 };
 
-// Element-wise over rows: finds rows without a mean, and starts the flags of the rows to keep.
+// Element-wise over rows: finds rows without a mean, and flags the rows to keep.
 struct FlagKeptRows {
   FoldedRows rows;
   uint32_t min_contributors = 1;
-  uint8_t* d_keep = nullptr;     // null: all rows are kept
-  uint8_t* d_nonzero = nullptr;  // set to 0; null: zeros are not pruned
+  bool prunes_zeros = false;  // FlagNonzeroRows, which runs after this kernel, flags the rows
+  uint8_t* d_keep = nullptr;  // null: all rows are kept
   Findings* d_findings = nullptr;
 
   uint64_t size() const { return rows.num_rows; }
+  SPARSEAGG_HD bool HasContributors(uint64_t row) const {
+    return min_contributors <= 1 || rows.d_counts[row] >= min_contributors;
+  }
   SPARSEAGG_HD void operator()(uint64_t row) const {
     const bool has_no_mean = rows.HasNoMean(row);
     if (has_no_mean) AtomicMin(&d_findings->no_mean, row);
-    const bool has_contributors = min_contributors <= 1 || rows.d_counts[row] >= min_contributors;
-    if (d_keep != nullptr) d_keep[row] = has_contributors && !has_no_mean ? 1 : 0;
-    if (d_nonzero != nullptr) d_nonzero[row] = 0;
+    if (d_keep != nullptr) d_keep[row] = !prunes_zeros && HasContributors(row) && !has_no_mean ? 1 : 0;
   }
 };
 
-// Element-wise over values, after FlagKeptRows: finds values beyond int64, and flags rows that are not all zero.
+// Element-wise over values: finds values beyond int64, and if zeros are pruned, flags the rows that have another value.
 struct FlagNonzeroRows {
-  FoldedRows rows;
-  uint8_t* d_nonzero = nullptr;
-  Findings* d_findings = nullptr;
+  FlagKeptRows flag;
 
-  uint64_t size() const { return uint64_t{rows.num_rows} * rows.columns; }
+  uint64_t size() const { return uint64_t{flag.rows.num_rows} * flag.rows.columns; }
   SPARSEAGG_HD void operator()(uint64_t i) const {
-    const uint64_t row = CellOf(i, rows.columns).row;
-    if (rows.HasNoMean(row)) return;
+    const Cell cell = CellOf(i, flag.rows.columns);
+    if (flag.rows.HasNoMean(cell.row)) return;
     uint64_t bits = 0;
-    if (!rows.ValueAt(i, bits)) AtomicMin(&d_findings->overflow, i);
+    if (!flag.rows.ValueAt(cell.row, cell.column, bits)) AtomicMin(&flag.d_findings->overflow, i);
     // Several threads may write the same 1.
-    if (d_nonzero != nullptr && bits != 0) StoreRelaxed(d_nonzero + row, uint8_t{1});
-  }
-};
-
-// Element-wise over rows, after FlagNonzeroRows: clears the keep flag of rows of zeros.
-struct DropZeroRows {
-  uint64_t num_rows = 0;
-  const uint8_t* d_nonzero = nullptr;
-  uint8_t* d_keep = nullptr;
-
-  uint64_t size() const { return num_rows; }
-  SPARSEAGG_HD void operator()(uint64_t row) const {
-    if (d_nonzero[row] == 0) d_keep[row] = 0;
+    const bool keeps = flag.prunes_zeros && bits != 0 && flag.HasContributors(cell.row);
+    if (keeps) StoreRelaxed(flag.d_keep + cell.row, uint8_t{1});
   }
 };
 
@@ -182,7 +195,7 @@ struct WriteResult {
     const uint64_t to = placement.dense ? key : cell.row;
     if (rows.columns > 0) {
       uint64_t bits = 0;
-      rows.ValueAt(from * rows.columns + cell.column, bits);
+      rows.ValueAt(from, cell.column, bits);
       StoreBits(d_values, rows.type, to * rows.columns + cell.column, bits);
     }
     if (!is_first) return;

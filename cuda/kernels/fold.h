@@ -37,7 +37,6 @@ struct FloatValue {
     return bytes == 8 ? Number::kFloat64 : Number::kFloat32;
   }
   SPARSEAGG_HD static Value Zero() { return 0.0; }
-  SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadFloat(values, type, i); }
   SPARSEAGG_HD static Value Of(Number type, uint64_t bits) { return FloatOf(type, bits); }
   SPARSEAGG_HD static Value Plus(Value a, Value b) { return AddRn(a, b); }
   SPARSEAGG_HD static double Weighted(Value value, const Source& source) {
@@ -50,7 +49,6 @@ struct IntegerValue {
   using Value = int64_t;
   SPARSEAGG_HD static constexpr Number TypeOf(uint32_t bytes) { return bytes == 8 ? Number::kInt64 : Number::kInt32; }
   SPARSEAGG_HD static Value Zero() { return 0; }
-  SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadInteger(values, type, i); }
   SPARSEAGG_HD static Value Of(Number type, uint64_t bits) { return IntegerOf(type, bits); }
   SPARSEAGG_HD static Value Plus(Value a, Value b) {
     return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
@@ -74,10 +72,15 @@ struct SumInteger : IntegerValue {
   static constexpr bool kInOrder = false;
   SPARSEAGG_HD static Acc Start() { return 0; }
   SPARSEAGG_HD static Value Term(Value value, const Source& source) {
-    return value * source.integer_weight;  // fits: checked when the update was prepared
+    return value * source.integer_weight;  // fits for unique keys: checked when the update was prepared
   }
-  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) { return acc + Term(value, source); }
-  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) { return a + b; }
+  SPARSEAGG_HD static Acc Add(Acc acc, Value value, const Source& source) {
+    return Combine(acc, static_cast<Acc>(value) * source.integer_weight);
+  }
+  // Sums of some of a source's duplicates may wrap. Their total fits.
+  SPARSEAGG_HD static Acc Combine(Acc a, Acc b) {
+    return static_cast<Acc>(static_cast<unsigned __int128>(a) + static_cast<unsigned __int128>(b));
+  }
 };
 
 // Sums of uint32 are kept modulo 2^64; the low 32 bits are the sum modulo 2^32.
@@ -88,7 +91,6 @@ struct SumModular {
   static constexpr bool kInOrder = false;
   SPARSEAGG_HD static constexpr Number TypeOf(uint32_t bytes) { return bytes == 8 ? Number::kUInt64 : Number::kUInt32; }
   SPARSEAGG_HD static Value Zero() { return 0; }
-  SPARSEAGG_HD static Value Load(const void* values, Number type, uint64_t i) { return LoadModular(values, type, i); }
   SPARSEAGG_HD static Value Of(Number, uint64_t bits) { return bits; }
   SPARSEAGG_HD static Value Plus(Value a, Value b) { return a + b; }
   SPARSEAGG_HD static Acc Start() { return 0; }
@@ -152,6 +154,21 @@ SPARSEAGG_HD constexpr bool IsBinned(FoldKind kind) {
   return kind == FoldKind::kSumNarrowBinned || kind == FoldKind::kSumWideBinned;
 }
 
+// Whether the fold is one of FloatValue, so that no accumulator is out of range.
+SPARSEAGG_HD constexpr bool IsOfFloats(FoldKind kind) {
+  return kind == FoldKind::kSumFloat || kind == FoldKind::kMinFloat || kind == FoldKind::kMaxFloat || IsBinned(kind);
+}
+// Whether a source's duplicates may be added one by one.
+SPARSEAGG_HD constexpr bool IsLinear(FoldKind kind) {
+  return kind == FoldKind::kSumInteger || kind == FoldKind::kSumModular;
+}
+// Returns: the value of an accumulator of floats.
+SPARSEAGG_HD inline double ValueOf(double acc) { return acc; }
+template <class Sum>
+SPARSEAGG_HD double ValueOf(const Sum& acc) {
+  return acc.Value();
+}
+
 // Bytes of an accumulator in memory, but for the byte of a binned sum in Accs::d_tops.
 SPARSEAGG_HD constexpr uint32_t AccBytes(FoldKind kind) {
   if (kind == FoldKind::kSumWideBinned) return WideBinnedSum::kBins * sizeof(int64_t);
@@ -168,8 +185,7 @@ struct Accs {
   SPARSEAGG_HD Pack<typename Fold::Acc, kCount> Load(uint64_t pack) const {
     if constexpr (IsBinned(Fold::kKind)) {
       Pack<typename Fold::Acc, kCount> accs;
-      SPARSEAGG_UNROLL
-      for (uint32_t c = 0; c < kCount; ++c) accs.values[c] = LoadBinned<typename Fold::Acc>(pack * kCount + c);
+      ForColumns<kCount>([&](uint32_t c) { accs.values[c] = LoadBinned<typename Fold::Acc>(pack * kCount + c); });
       return accs;
     } else {
       return static_cast<const Pack<typename Fold::Acc, kCount>*>(d_accs)[pack];
@@ -178,8 +194,7 @@ struct Accs {
   template <typename Fold, uint32_t kCount>
   SPARSEAGG_HD void Store(uint64_t pack, const Pack<typename Fold::Acc, kCount>& accs) const {
     if constexpr (IsBinned(Fold::kKind)) {
-      SPARSEAGG_UNROLL
-      for (uint32_t c = 0; c < kCount; ++c) StoreBinned(pack * kCount + c, accs.values[c]);
+      ForColumns<kCount>([&](uint32_t c) { StoreBinned(pack * kCount + c, accs.values[c]); });
     } else {
       static_cast<Pack<typename Fold::Acc, kCount>*>(d_accs)[pack] = accs;
     }

@@ -58,7 +58,7 @@ struct FoldListedSegments {
     return part;
   }
   SPARSEAGG_HD void Store(const Part& part, uint32_t c, const Acc& acc) const {
-    args.accs.Store<Fold, 1>(uint64_t{part.segment} * args.columns + part.column + c, {acc});
+    args.rows.Store<Fold, 1>(part.segment, uint64_t{part.segment} * args.columns + part.column + c, {acc});
   }
 
   // ---- in order ----

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold.h"
 #include "cuda/kernels/number.h"
 #include "cuda/kernels/segments.h"
@@ -26,7 +27,7 @@ struct FoldValues {
   bool unique = false;   // no source has a key twice
   bool uniform = false;  // weights are all 1 or do not matter; if `unique` too, sources need not be looked up
   SegmentClasses classes;
-  Accs accs;  // segments × columns: the result
+  FoldedRows rows;  // segments × columns: the result
 };
 
 // Returns: the source of a tuple, or a default source if weights do not matter.
@@ -34,27 +35,31 @@ SPARSEAGG_HD inline Source SourceOf(const FoldValues& args, uint32_t position) {
   return args.uniform ? Source() : args.sources.d_sources[args.sources.Find(position)];
 }
 
-// The values of a tuple in one pack of columns: bits of one value, or 16 bytes that are loaded at once.
+// Values of several tuples in one pack of columns, whose loads are under way together: 16 bytes of each of eight, in
+// shared memory; or one value of each of two, in registers, since with more of them a device would hold fewer threads.
 template <typename Fold, uint32_t kColumns>
-struct TupleValues {
-  Pack<uint64_t, 2> bits;
+struct TuplesAhead {
+  static constexpr uint32_t kCount = kColumns == 1 ? 2 : 8;
+  std::conditional_t<kColumns == 1, Pack<uint64_t, kCount>, LoadsAhead<kCount>> loads;
 
-  SPARSEAGG_HD static TupleValues Load(const FoldValues& args, uint64_t pack) {
-    return {static_cast<const Pack<uint64_t, 2>*>(args.d_values)[pack]};
+  SPARSEAGG_HD void Start(const FoldValues& args, uint32_t i, uint64_t pack) {
+    if constexpr (kColumns == 1) {
+      loads.values[i] = LoadBits(args.d_values, args.type, pack);
+    } else {
+      loads.Start(i, static_cast<const Pack<uint64_t, 2>*>(args.d_values) + pack);
+    }
   }
-  // The size of a value tells its type, unless it is 2 bytes, so that the compiler leaves out the other types.
-  SPARSEAGG_HD typename Fold::Value At(const FoldValues& args, uint32_t c) const {
-    return Fold::Of(kColumns == 8 ? args.type : Fold::TypeOf(16 / kColumns), BitsIn<kColumns>(bits, c));
+  SPARSEAGG_HD void Wait() {
+    if constexpr (kColumns > 1) loads.Wait();
   }
-};
-template <typename Fold>
-struct TupleValues<Fold, 1> {
-  uint64_t bits;
-
-  SPARSEAGG_HD static TupleValues Load(const FoldValues& args, uint64_t i) {
-    return {LoadBits(args.d_values, args.type, i)};
+  SPARSEAGG_HD typename Fold::Value At(const FoldValues& args, uint32_t i, uint32_t c) const {
+    if constexpr (kColumns == 1) {
+      return Fold::Of(args.type, i == 0 ? loads.values[0] : loads.values[1]);  // an index would take local memory
+    } else {  // the size of a value tells its type, unless it is 2 bytes, so that the compiler leaves out the other
+              // types
+      return Fold::Of(kColumns == 8 ? args.type : Fold::TypeOf(16 / kColumns), BitsIn<kColumns>(loads[i], c));
+    }
   }
-  SPARSEAGG_HD typename Fold::Value At(const FoldValues& args, uint32_t) const { return Fold::Of(args.type, bits); }
 };
 
 // Folds, from left to right, every `stride`-th of the entries [begin, end) of one segment, at one pack of kColumns
@@ -62,60 +67,63 @@ struct TupleValues<Fold, 1> {
 template <typename Fold, uint32_t kColumns>
 SPARSEAGG_HD Pack<typename Fold::Acc, kColumns> FoldSegment(const FoldValues& args, uint32_t begin, uint32_t end,
                                                             uint32_t stride, uint32_t pack) {
-  using Values = TupleValues<Fold, kColumns>;
   const uint64_t packs = args.columns / kColumns;
   Pack<typename Fold::Acc, kColumns> accs;
-  SPARSEAGG_UNROLL
-  for (uint32_t c = 0; c < kColumns; ++c) accs.values[c] = Fold::Start();
+  ForColumns<kColumns>([&](uint32_t c) { accs.values[c] = Fold::Start(); });
   uint32_t entry = begin;
   uint32_t left = begin < end ? (end - begin - 1) / stride + 1 : 0;
-  for (; left > 0 && args.segments.Position(entry) < args.num_base; --left, entry += stride) {
+  for (; left > 0 && args.num_base > 0 && args.segments.Position(entry) < args.num_base; --left, entry += stride) {
     const auto base = args.base.Load<Fold, kColumns>(args.segments.Position(entry) * packs + pack);
-    SPARSEAGG_UNROLL
-    for (uint32_t c = 0; c < kColumns; ++c) accs.values[c] = Fold::Combine(accs.values[c], base.values[c]);
+    ForColumns<kColumns>([&](uint32_t c) { accs.values[c] = Fold::Combine(accs.values[c], base.values[c]); });
   }
-  const auto load = [&](uint32_t position) { return Values::Load(args, (position - args.num_base) * packs + pack); };
-  const auto add = [&](const typename Fold::Value(&sums)[kColumns], const Source& source) {
-    SPARSEAGG_UNROLL
-    for (uint32_t c = 0; c < kColumns; ++c) accs.values[c] = Fold::Add(accs.values[c], sums[c], source);
+  // Calls fold(entry, i) for the tuples, whose values are ahead.At(…, i, …).
+  TuplesAhead<Fold, kColumns> ahead;
+  const auto for_tuples = [&](const auto& fold) {
+    while (left > 0) {
+      const uint32_t count = left < ahead.kCount ? left : ahead.kCount;
+      uint32_t positions[ahead.kCount];  // all of them are loaded before the first value
+      SPARSEAGG_UNROLL
+      for (uint32_t i = 0; i < ahead.kCount; ++i) {
+        positions[i] = i < count ? args.segments.Position(entry + i * stride) : 0;
+      }
+      SPARSEAGG_UNROLL
+      for (uint32_t i = 0; i < ahead.kCount; ++i) {
+        if (i < count) ahead.Start(args, i, (positions[i] - args.num_base) * packs + pack);
+      }
+      ahead.Wait();
+      for (uint32_t i = 0; i < count; ++i) fold(entry + i * stride, i);
+      left -= count;
+      entry += count * stride;
+    }
+  };
+  Pack<typename Fold::Value, kColumns> sums;  // of the duplicates of one source
+  const auto start = [&] { ForColumns<kColumns>([&](uint32_t c) { sums.values[c] = Fold::Zero(); }); };
+  const auto plus = [&](uint32_t i) {
+    ForColumns<kColumns>([&](uint32_t c) { sums.values[c] = Fold::Plus(sums.values[c], ahead.At(args, i, c)); });
+  };
+  const auto add = [&](const Source& source) {
+    ForColumns<kColumns>([&](uint32_t c) { accs.values[c] = Fold::Add(accs.values[c], sums.values[c], source); });
   };
   if (args.unique) {
-    const auto fold = [&](uint32_t position, const Values& values) {
-      typename Fold::Value sums[kColumns];
-      SPARSEAGG_UNROLL
-      for (uint32_t c = 0; c < kColumns; ++c) sums[c] = Fold::Plus(Fold::Zero(), values.At(args, c));
-      add(sums, SourceOf(args, position));
-    };
-    // Two at a time: both loads are under way before the first value is folded.
-    for (; left >= 2; left -= 2, entry += 2 * stride) {
-      const uint32_t first = args.segments.Position(entry);
-      const uint32_t second = args.segments.Position(entry + stride);
-      const Values first_values = load(first);
-      const Values second_values = load(second);
-      fold(first, first_values);
-      fold(second, second_values);
-    }
-    if (left > 0) {
-      const uint32_t last = args.segments.Position(entry);
-      fold(last, load(last));
-    }
+    for_tuples([&](uint32_t tuple, uint32_t i) {
+      start();
+      plus(i);
+      add(SourceOf(args, args.segments.Position(tuple)));
+    });
     return accs;
   }
-  while (entry < end) {
-    uint32_t position = args.segments.Position(entry);
-    const uint32_t source = args.sources.Find(position);
-    const uint32_t source_end = args.sources.End(source);
-    typename Fold::Value sums[kColumns];
-    SPARSEAGG_UNROLL
-    for (uint32_t c = 0; c < kColumns; ++c) sums[c] = Fold::Zero();
-    do {
-      const Values values = load(position);
-      SPARSEAGG_UNROLL
-      for (uint32_t c = 0; c < kColumns; ++c) sums[c] = Fold::Plus(sums[c], values.At(args, c));
-      ++entry;
-    } while (entry < end && (position = args.segments.Position(entry)) < source_end);
-    add(sums, args.sources.d_sources[source]);
-  }
+  uint32_t source = 0;
+  uint32_t source_end = 0;  // 0: there was no tuple yet
+  for_tuples([&](uint32_t tuple, uint32_t i) {
+    if (const uint32_t position = args.segments.Position(tuple); position >= source_end) {
+      if (source_end > 0) add(args.sources.d_sources[source]);
+      source = args.sources.Find(position);
+      source_end = args.sources.End(source);
+      start();
+    }
+    plus(i);
+  });
+  if (source_end > 0) add(args.sources.d_sources[source]);
   return accs;
 }
 
@@ -123,6 +131,9 @@ SPARSEAGG_HD Pack<typename Fold::Acc, kColumns> FoldSegment(const FoldValues& ar
 // device has too few threads to keep its memory busy with one value each, so a thread loads 16 bytes where rows allow.
 template <typename Fold, uint32_t kColumns>
 struct FoldShortSegments {
+  // As many as there are without spilled registers, since every thread waits for one load after another.
+  static constexpr uint32_t kPackBlocks = sizeof(typename Fold::Acc) > 8 ? 1 : kColumns == 8 ? 3 : 5;
+  static constexpr uint32_t kMinBlocks = kColumns > 1 ? kPackBlocks : IsBinned(Fold::kKind) ? 6 : 8;
   FoldValues args;
 
   SPARSEAGG_HD uint32_t Packs() const { return args.columns / kColumns; }
@@ -135,7 +146,7 @@ struct FoldShortSegments {
     if (!args.classes.IsShort(end - begin)) return;
     // A variable, because GCC's instrumentation misses a store of what a call returns in memory.
     const auto accs = FoldSegment<Fold, kColumns>(args, begin, end, /*stride=*/1, cell.column);
-    args.accs.Store<Fold, kColumns>(i, accs);
+    args.rows.Store<Fold, kColumns>(segment, i, accs);
   }
 };
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
+#include <type_traits>
 
 #include "cuda/kernels/block.h"
 
@@ -18,10 +19,26 @@ inline unsigned GridFor(uint64_t num_blocks) {
   return static_cast<unsigned>(num_blocks < kMaxGridBlocks ? num_blocks : kMaxGridBlocks);
 }
 
-// The 1 asks for only one resident block on a multiprocessor, so ptxas uses as many registers as the kernel needs.
-// Without it, ptxas spills registers to make room for one block more.
+// Most blocks on a multiprocessor.
+#ifdef __CUDA_ARCH__  // allow(conditional): by architecture
+inline constexpr uint32_t kMaxBlocks = __CUDA_ARCH__ < 800                                ? 4
+                                       : __CUDA_ARCH__ % 100 == 0 && __CUDA_ARCH__ < 1200 ? 8
+                                                                                          : 6;
+#else
+inline constexpr uint32_t kMaxBlocks = 4;
+#endif
+
+// How many blocks an element-wise kernel asks for on a multiprocessor. By default one, so ptxas uses as many registers
+// as the kernel needs. Without a number, ptxas spills registers to make room for one block more.
+template <typename Kernel, typename = void>
+inline constexpr uint32_t kMinBlocksOf = 1;
 template <typename Kernel>
-__global__ void __launch_bounds__(kBlockThreads, 1) RunElements(const __grid_constant__ Kernel kernel, uint64_t size) {
+inline constexpr uint32_t kMinBlocksOf<Kernel, std::void_t<decltype(Kernel::kMinBlocks)>> =
+    Kernel::kMinBlocks < kMaxBlocks ? Kernel::kMinBlocks : kMaxBlocks;
+
+template <typename Kernel>
+__global__ void __launch_bounds__(kBlockThreads, kMinBlocksOf<Kernel>)
+    RunElements(const __grid_constant__ Kernel kernel, uint64_t size) {
   const uint64_t stride = uint64_t{gridDim.x} * blockDim.x;
   for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < size; i += stride) kernel(i);
 }

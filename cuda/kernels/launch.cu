@@ -5,9 +5,22 @@
 
 namespace sparseagg::cuda {
 
-cudaError_t Launch(const ExpandRun& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const Enumerate& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const GatherSegments& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
+template <typename Kernel>
+cudaError_t Launch(const Kernel& kernel, cudaStream_t stream) {
+  return LaunchElements(kernel, stream);
+}
+template cudaError_t Launch(const ExpandRun&, cudaStream_t);
+template cudaError_t Launch(const GatherSegments&, cudaStream_t);
+template cudaError_t Launch(const ImportKeys&, cudaStream_t);
+template cudaError_t Launch(const CheckFinite&, cudaStream_t);
+template cudaError_t Launch(const CopyWords&, cudaStream_t);
+template cudaError_t Launch(const FlagKeptRows&, cudaStream_t);
+template cudaError_t Launch(const FlagNonzeroRows&, cudaStream_t);
+template cudaError_t Launch(const WriteResult&, cudaStream_t);
+template cudaError_t Launch(const FillValues&, cudaStream_t);
+template cudaError_t Launch(const FindTileBounds&, cudaStream_t);
+template cudaError_t Launch(const FindPartBounds&, cudaStream_t);
+cudaError_t Launch(const ListParts& kernel, cudaStream_t stream) { return LaunchBlocks(kernel, stream); }
 
 namespace {
 
@@ -26,11 +39,6 @@ cudaError_t Launch(const Contributors& args, cudaStream_t stream) {
                                              : LaunchCounts<FloatWeightSum>(args, stream);
 }
 
-cudaError_t Launch(const CheckTerms& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-
-cudaError_t Launch(const ImportKeys& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const CheckFinite& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-
 // What reads over the link waits for it most of the time, and few blocks have enough words under way to keep it busy.
 // The others leave the multiprocessors to merges.
 constexpr uint64_t kLinkBlocks = 256;
@@ -38,17 +46,6 @@ constexpr uint64_t kLinkBlocks = 256;
 cudaError_t Launch(const Fetch& kernel, cudaStream_t stream) {
   return LaunchElements(kernel, stream, kernel.reads_host ? kLinkBlocks : kMaxGridBlocks);
 }
-cudaError_t Launch(const CopyWords& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-
-cudaError_t Launch(const FlagKeptRows& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const FlagNonzeroRows& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const WriteResult& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const FillValues& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-
-cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
-cudaError_t Launch(const ListParts& kernel, cudaStream_t stream) { return LaunchBlocks(kernel, stream); }
-cudaError_t Launch(const FindPartBounds& kernel, cudaStream_t stream) { return LaunchElements(kernel, stream); }
 
 namespace {
 

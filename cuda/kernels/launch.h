@@ -11,7 +11,6 @@
 
 #include <cstddef>
 
-#include "cuda/kernels/check.h"
 #include "cuda/kernels/contributors.h"
 #include "cuda/kernels/fetch.h"
 #include "cuda/kernels/finish.h"
@@ -22,23 +21,11 @@
 
 namespace sparseagg::cuda {
 
-cudaError_t Launch(const ExpandRun& kernel, cudaStream_t stream);
+// For all element-wise kernels.
+template <typename Kernel>
+cudaError_t Launch(const Kernel& kernel, cudaStream_t stream);
 cudaError_t Launch(const Fetch& kernel, cudaStream_t stream);
-cudaError_t Launch(const CopyWords& kernel, cudaStream_t stream);
-cudaError_t Launch(const Enumerate& kernel, cudaStream_t stream);
-cudaError_t Launch(const GatherSegments& kernel, cudaStream_t stream);
-cudaError_t Launch(const CheckTerms& kernel, cudaStream_t stream);
-cudaError_t Launch(const ImportKeys& kernel, cudaStream_t stream);
-cudaError_t Launch(const CheckFinite& kernel, cudaStream_t stream);
-cudaError_t Launch(const FlagKeptRows& kernel, cudaStream_t stream);
-cudaError_t Launch(const FlagNonzeroRows& kernel, cudaStream_t stream);
-cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t stream);
-cudaError_t Launch(const WriteResult& kernel, cudaStream_t stream);
-cudaError_t Launch(const FillValues& kernel, cudaStream_t stream);
-
-cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t stream);
 cudaError_t Launch(const ListParts& kernel, cudaStream_t stream);
-cudaError_t Launch(const FindPartBounds& kernel, cudaStream_t stream);
 cudaError_t Launch(const FoldTiles& args, cudaStream_t stream);
 
 // Launch kernels for short, medium and long segments, in this order.

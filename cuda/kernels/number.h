@@ -151,19 +151,18 @@ SPARSEAGG_HD inline double LoadFloat(const void* values, Number type, uint64_t i
   return FloatOf(type, LoadBits(values, type, index));
 }
 
-SPARSEAGG_HD inline int64_t LoadInteger(const void* values, Number type, uint64_t index) {
-  return IntegerOf(type, LoadBits(values, type, index));
-}
-
-SPARSEAGG_HD inline uint64_t LoadModular(const void* values, Number type, uint64_t index) {
-  return LoadBits(values, type, index);
-}
-
 // kCount neighbouring elements of an array of rows, which a thread loads and stores at once, 16 bytes at a time.
 template <typename T, uint32_t kCount>
 struct alignas(kCount == 1 ? alignof(T) : 16) Pack {
   T values[kCount];
 };
+
+// Calls body(c) for the columns c of a pack.
+template <uint32_t kCount, typename Body>
+SPARSEAGG_HD void ForColumns(const Body& body) {
+  SPARSEAGG_UNROLL
+  for (uint32_t c = 0; c < kCount; ++c) body(c);
+}
 
 // Returns: the bits of element `index` of 16 bytes that hold kCount elements; the first one in the lowest bits.
 template <uint32_t kCount>

@@ -109,7 +109,7 @@ struct SegmentClasses {
 
 // Element-wise kernels: operator()(i) for all i in [0, size()), in any order.
 
-// Writes the keys first, first + 1, ….
+// Writes the keys, or positions, first, first + 1, ….
 struct ExpandRun {
   void* d_keys = nullptr;
   uint32_t key_bytes = 4;
@@ -118,15 +118,6 @@ struct ExpandRun {
 
   uint64_t size() const { return count; }
   SPARSEAGG_HD void operator()(uint64_t i) const { StoreKey(d_keys, key_bytes, i, first + i); }
-};
-
-// Writes the positions 0, 1, 2, ….
-struct Enumerate {
-  uint32_t* d_positions = nullptr;
-  uint64_t count = 0;
-
-  uint64_t size() const { return count; }
-  SPARSEAGG_HD void operator()(uint64_t i) const { d_positions[i] = static_cast<uint32_t>(i); }
 };
 
 // Writes the key of every segment, and lists the medium and the long ones.

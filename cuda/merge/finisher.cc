@@ -21,23 +21,6 @@ Divisor DivisorOf(Op op) {
   return op == Op::kCoordinateMean ? Divisor::kKeyWeight : Divisor::kNone;
 }
 
-FoldedRows Describe(const TensorSpec& spec, const TensorShape& shape, double total_weight, const DeviceRows& rows) {
-  FoldedRows folded;
-  folded.num_rows = rows.num_rows;
-  folded.columns = shape.columns;
-  folded.key_bytes = shape.key_bytes;
-  folded.fold = shape.fold;
-  folded.type = ToNumber(ResultDType(spec));
-  folded.divisor = DivisorOf(spec.aggregation.op);
-  folded.weights = shape.key_weights;
-  folded.total_weight = total_weight;
-  folded.d_keys = rows[RowColumn::kKeys].get();
-  folded.accs = AccsOf(rows);
-  folded.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
-  folded.d_weights = rows[RowColumn::kWeights].get();
-  return folded;
-}
-
 uint64_t FillBits(const TensorSpec& spec) {
   const DType dtype = ResultDType(spec);
   const double fill = spec.aggregation.fill;
@@ -47,8 +30,20 @@ uint64_t FillBits(const TensorSpec& spec) {
 
 class Finisher {
  public:
-  Finisher(Session& session, const TensorSpec& spec, const TensorShape& shape, const FoldedRows& rows)
-      : session_(session), device_(session.device()), spec_(spec), shape_(shape), rows_(rows) {}
+  Finisher(Session& session, const TensorSpec& spec, const TensorShape& shape, double total_weight, DeviceRows rows)
+      : session_(session),
+        device_(session.device()),
+        spec_(spec),
+        shape_(shape),
+        folded_(std::move(rows)),
+        rows_(RoundingOf(spec, shape, total_weight)) {
+    rows_.rounded = folded_.rounded;
+    rows_.num_rows = folded_.num_rows;
+    rows_.d_keys = folded_[RowColumn::kKeys].get();
+    rows_.accs = AccsOf(folded_);
+    rows_.d_counts = folded_[RowColumn::kCounts].as<uint32_t>();
+    rows_.d_weights = folded_[RowColumn::kWeights].get();
+  }
 
   absl::StatusOr<Finished> Run() {
     RETURN_IF_ERROR(Judge());
@@ -113,24 +108,17 @@ class Finisher {
     ASSIGN_OR_RETURN(const DeviceBuffer d_findings, session_.Allocate(sizeof(findings)));
     RETURN_IF_ERROR(device_.Fill(d_findings.get(), 0xff, sizeof(findings), Lane::kCompute));  // kNowhere
     DeviceBuffer d_keep;
-    DeviceBuffer d_nonzero;
     if (drops) {
       ASSIGN_OR_RETURN(d_keep, session_.Allocate(rows_.num_rows));
-    }
-    if (PrunesZeros()) {
-      ASSIGN_OR_RETURN(d_nonzero, session_.Allocate(rows_.num_rows));
     }
     FlagKeptRows flag;
     flag.rows = rows_;
     flag.min_contributors = spec_.aggregation.min_contributors;
     flag.d_keep = d_keep.as<uint8_t>();
-    flag.d_nonzero = d_nonzero.as<uint8_t>();
+    flag.prunes_zeros = PrunesZeros();
     flag.d_findings = d_findings.as<Findings>();
     RETURN_IF_ERROR(device_.Launch(flag));
-    if (CanOverflow() || PrunesZeros()) {
-      RETURN_IF_ERROR(device_.Launch(FlagNonzeroRows{rows_, flag.d_nonzero, flag.d_findings}));
-    }
-    if (PrunesZeros()) RETURN_IF_ERROR(device_.Launch(DropZeroRows{rows_.num_rows, flag.d_nonzero, flag.d_keep}));
+    if (CanOverflow() || PrunesZeros()) RETURN_IF_ERROR(device_.Launch(FlagNonzeroRows{flag}));
     RETURN_IF_ERROR(session_.CopyOut(&findings, d_findings.get(), sizeof(findings)));
     if (drops) {
       ASSIGN_OR_RETURN(kept_, session_.Select(d_keep, rows_.num_rows));
@@ -141,23 +129,15 @@ class Finisher {
   }
 
   bool CanOverflow() const {
-    return shape_.columns > 0 && (shape_.fold == FoldKind::kSumInteger || shape_.fold == FoldKind::kMinInteger ||
-                                  shape_.fold == FoldKind::kMaxInteger);
-  }
-
-  absl::StatusOr<FailedRow> FailedAt(uint64_t row) {
-    FailedRow failed;  // host and device are both little-endian
-    const auto* d_keys = static_cast<const std::byte*>(rows_.d_keys);
-    RETURN_IF_ERROR(session_.CopyOut(&failed.key, d_keys + row * shape_.key_bytes, shape_.key_bytes));
-    if (shape_.counts) {
-      const auto* d_count = rows_.d_counts + row;
-      RETURN_IF_ERROR(session_.CopyOut(&failed.contributors, d_count, sizeof(*d_count)));
-    }
-    return failed;
+    return shape_.columns > 0 && !IsOfFloats(shape_.fold) && shape_.fold != FoldKind::kSumModular;
   }
 
   absl::Status Overflow(uint64_t value) {
-    ASSIGN_OR_RETURN(const FailedRow failed, FailedAt(value / shape_.columns));
+    const uint64_t row = value / shape_.columns;
+    FailedRow failed;  // host and device are both little-endian
+    const auto* d_keys = static_cast<const std::byte*>(rows_.d_keys);
+    RETURN_IF_ERROR(session_.CopyOut(&failed.key, d_keys + row * shape_.key_bytes, shape_.key_bytes));
+    if (shape_.counts) RETURN_IF_ERROR(session_.CopyOut(&failed.contributors, rows_.d_counts + row, sizeof(uint32_t)));
     finished_.failure = OverflowError(spec_, failed, value % shape_.columns);
     return absl::OkStatus();
   }
@@ -182,9 +162,21 @@ class Finisher {
 
   absl::StatusOr<ResultColumns> LayOutSparse() {
     if (placement_.count == 0) return ResultColumns();
+    const bool has_weights = !spec_.aggregation.return_weights || rows_.weights == WeightKind::kFloat;
+    if (rows_.rounded && placement_.d_kept == nullptr && has_weights) return HandOver();
     ASSIGN_OR_RETURN(ResultColumns columns, AllocateColumns(placement_.count));
     ASSIGN_OR_RETURN(columns.d_keys, session_.Allocate(placement_.count * shape_.key_bytes));
     RETURN_IF_ERROR(Write(columns));
+    return columns;
+  }
+
+  // The rows as they are, of which the result has all.
+  ResultColumns HandOver() {
+    ResultColumns columns;
+    columns.d_keys = std::move(folded_[RowColumn::kKeys]);
+    columns.d_values = std::move(folded_[RowColumn::kAccs]);
+    if (ReturnsCounts(spec_)) columns.d_counts = std::move(folded_[RowColumn::kCounts]);
+    if (spec_.aggregation.return_weights) columns.d_weights = std::move(folded_[RowColumn::kWeights]);
     return columns;
   }
 
@@ -255,7 +247,8 @@ class Finisher {
   Device& device_;
   const TensorSpec& spec_;
   const TensorShape& shape_;
-  const FoldedRows rows_;
+  DeviceRows folded_;
+  FoldedRows rows_;  // the same for the kernels
   Finished finished_;
   Session::Selection kept_;
   Placement placement_;
@@ -282,19 +275,32 @@ absl::StatusOr<Result> MakeResult(Session& session, const TensorSpec& spec, Layo
   return result;
 }
 
+FoldedRows RoundingOf(const TensorSpec& spec, const TensorShape& shape, double total_weight) {
+  FoldedRows rounding;
+  rounding.rounded = shape.columns == 0 || IsOfFloats(shape.fold);
+  rounding.columns = shape.columns;
+  rounding.key_bytes = shape.key_bytes;
+  rounding.fold = shape.fold;
+  rounding.type = ToNumber(ResultDType(spec));
+  rounding.divisor = DivisorOf(spec.aggregation.op);
+  rounding.weights = shape.key_weights;
+  rounding.total_weight = total_weight;
+  return rounding;
+}
+
 absl::StatusOr<Finished> FinishRows(Session& session, const TensorSpec& spec, const TensorShape& shape,
-                                    double total_weight, const DeviceRows& rows) {
-  return Finisher(session, spec, shape, Describe(spec, shape, total_weight, rows)).Run();
+                                    double total_weight, DeviceRows rows) {
+  return Finisher(session, spec, shape, total_weight, std::move(rows)).Run();
 }
 
 absl::StatusOr<FinishedOnDevice> FinishRowsOnDevice(Session& session, const TensorSpec& spec, const TensorShape& shape,
-                                                    double total_weight, const DeviceRows& rows) {
-  return Finisher(session, spec, shape, Describe(spec, shape, total_weight, rows)).RunOnDevice();
+                                                    double total_weight, DeviceRows rows) {
+  return Finisher(session, spec, shape, total_weight, std::move(rows)).RunOnDevice();
 }
 
 absl::Status AppendRows(Session& session, const TensorSpec& spec, const TensorShape& shape, double total_weight,
-                        const DeviceRows& rows, Finished& finished, uint64_t& num_rows) {
-  return Finisher(session, spec, shape, Describe(spec, shape, total_weight, rows)).AppendTo(finished, num_rows);
+                        DeviceRows rows, Finished& finished, uint64_t& num_rows) {
+  return Finisher(session, spec, shape, total_weight, std::move(rows)).AppendTo(finished, num_rows);
 }
 
 }  // namespace sparseagg::cuda

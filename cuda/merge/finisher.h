@@ -39,22 +39,26 @@ struct FinishedOnDevice {
 // Returns: a result of `num_rows` rows, uninitialised, in pinned memory as far as there is room.
 absl::StatusOr<Result> MakeResult(Session& session, const TensorSpec& spec, Layout layout, uint64_t num_rows);
 
+// Returns: how the rows of a tensor are divided and rounded, without rows. `rounded`: a fold can do it, because it
+// finds no error of the round. `total_weight` is the divisor of MEAN.
+FoldedRows RoundingOf(const TensorSpec& spec, const TensorShape& shape, double total_weight);
+
 // Divides, rounds and drops rows on the device, chooses the layout, and copies the result to host memory. A dense
-// result that does not fit into device memory is laid out on the host. `total_weight` is the divisor of MEAN. Errors:
+// result that does not fit into device memory is laid out on the host. `total_weight`: of RoundingOf. Errors:
 // of the device only. Blocks: until the result is in host memory.
 absl::StatusOr<Finished> FinishRows(Session& session, const TensorSpec& spec, const TensorShape& shape,
-                                    double total_weight, const DeviceRows& rows);
+                                    double total_weight, DeviceRows rows);
 
 // The same with the result in device memory. Errors: also RESOURCE_EXHAUSTED for a dense result that does not fit.
 // Blocks: until the result is there.
 absl::StatusOr<FinishedOnDevice> FinishRowsOnDevice(Session& session, const TensorSpec& spec, const TensorShape& shape,
-                                                    double total_weight, const DeviceRows& rows);
+                                                    double total_weight, DeviceRows rows);
 
 // The same as FinishRows for rows that follow `num_rows` rows of the sparse result of `finished`, which is long enough.
 // Sends them to their place, on Lane::kResult, and adds their number to `num_rows`. Sets the failure instead if there
 // is one. Requires: the spec asks for a sparse result.
 absl::Status AppendRows(Session& session, const TensorSpec& spec, const TensorShape& shape, double total_weight,
-                        const DeviceRows& rows, Finished& finished, uint64_t& num_rows);
+                        DeviceRows rows, Finished& finished, uint64_t& num_rows);
 
 }  // namespace sparseagg::cuda
 

@@ -170,9 +170,15 @@ SegmentClasses ClassesOf(const Tuning& tuning, uint32_t columns, const Segments&
 }  // namespace
 
 absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const UnfinishedRows*>& bases,
-                                         const std::vector<const ValidatedUpdate*>& updates) {
+                                         const std::vector<const ValidatedUpdate*>& updates,
+                                         const FoldedRows& rounding) {
   ASSIGN_OR_RETURN(DeviceRows rows, SendBases(bases));
   BatchCursor cursor(updates);
+  const bool repeats =
+      std::any_of(updates.begin(), updates.end(), [](const auto* update) { return !update->unique(); });
+  if (repeats && !IsLinear(shape_.fold) && shape_.fold != FoldKind::kSumFloat) {
+    max_tuples_ = session_.tuning().max_repeating_tuples;
+  }
   bool is_merged = bases.size() <= 1;
   if (is_merged && cursor.done()) return rows;
   ASSIGN_OR_RETURN(Batch batch, SendNext(rows, cursor));
@@ -187,7 +193,7 @@ absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const UnfinishedRows*
       ASSIGN_OR_RETURN(next, SendBatch(session_, shape_, cursor.Next(size)));
       return absl::OkStatus();
     };
-    ASSIGN_OR_RETURN(rows, MergeBatch(rows, batch, send_ahead));
+    ASSIGN_OR_RETURN(rows, MergeBatch(rows, batch, send_ahead, cursor.done() ? rounding : FoldedRows()));
     batch = Batch();
     if (next.has_value()) {
       batch = *std::move(next);
@@ -209,7 +215,12 @@ absl::StatusOr<Batch> Merger::SendNext(const DeviceRows& rows, BatchCursor& curs
 }
 
 absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& batch,
-                                              const std::function<absl::Status()>& meanwhile) {
+                                              const std::function<absl::Status()>& meanwhile,
+                                              const FoldedRows& rounding) {
+  if (!batch.unique && batch.num_tuples > max_tuples_) {
+    return NoRoom(absl::StrCat("an update of ", batch.num_tuples, " tuples that repeats keys; a thread folds up to ",
+                               max_tuples_));
+  }
   RETURN_IF_ERROR(ReceiveBatch(session_, batch));
   DeviceRows rows;
   if (ShouldMergeByTiles(session_, shape_, base, batch)) {
@@ -220,7 +231,7 @@ absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& bat
     ASSIGN_OR_RETURN(Sorter sorter, StartSort(base, batch));
     RETURN_IF_ERROR(meanwhile());
     ASSIGN_OR_RETURN(const SortedKeys sorted, std::move(sorter).Finish(session_));
-    ASSIGN_OR_RETURN(rows, FoldSegments(base, batch, sorted));
+    ASSIGN_OR_RETURN(rows, FoldSegments(base, batch, sorted, rounding));
   }
   rows.range = RangeOf(base, batch);
   return rows;
@@ -291,7 +302,7 @@ uint64_t Merger::BatchSize(uint64_t num_rows, uint64_t num_left) const {
       }
     }
   }
-  size >>= 2 * shrink_;  // a quarter for each retry
+  size = std::min(size >> (2 * shrink_), max_tuples_);  // a quarter for each retry
   // Every batch sorts the earlier rows again, so with small batches the device is far slower than the CPU engine.
   const uint64_t too_few = std::min(num_left, num_rows / kMaxRowsPerTuple);
   if (size < too_few || (size == 0 && num_left > 0 && shrink_ == 0)) return 0;
@@ -325,10 +336,11 @@ absl::StatusOr<Sorter> Merger::StartSort(const DeviceRows& base, Batch& batch) {
                        carries ? std::move(batch.d_values) : DeviceBuffer());
 }
 
-absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted) {
+absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted,
+                                                const FoldedRows& rounding) {
   Device& device = session_.device();
   const Segments segments = sorted.segments();
-  ASSIGN_OR_RETURN(DeviceRows rows, AllocateRows(session_, shape_, segments.count));
+  ASSIGN_OR_RETURN(DeviceRows rows, AllocateRows(session_, shape_, segments.count, rounding));
   SegmentClasses classes = ClassesOf(session_.tuning(), shape_.columns, segments);
   DeviceBuffer d_lists;  // the numbers of medium and of long segments, then the medium ones, then the long ones
   if (classes.medium.max_count > 0 || classes.longs.max_count > 0) {
@@ -344,22 +356,6 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
       GatherSegments{sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get(), classes}));
   const Sources sources = {batch.d_begin.as<uint32_t>(), batch.d_sources.as<Source>(), batch.num_sources,
                            base.num_rows};
-  if (shape_.columns > 0) {
-    FoldValues call;
-    call.kind = shape_.fold;
-    call.segments = segments;
-    call.columns = shape_.columns;
-    call.num_base = base.num_rows;
-    call.base = AccsOf(base);
-    call.d_values = sorted.d_values.get() != nullptr ? sorted.d_values.get() : batch.d_values.get();
-    call.type = shape_.type;
-    call.sources = sources;
-    call.unique = batch.unique;
-    call.uniform = shape_.uniform;
-    call.classes = classes;
-    call.accs = AccsOf(rows);
-    RETURN_IF_ERROR(device.Launch(call));
-  }
   if (shape_.counts || shape_.key_weights != WeightKind::kCounts) {
     Contributors call;
     call.segments = segments;
@@ -372,6 +368,25 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     call.weights = shape_.key_weights;
     call.d_base_weights = base[RowColumn::kWeights].get();
     call.d_weights = rows[RowColumn::kWeights].get();
+    RETURN_IF_ERROR(device.Launch(call));
+  }
+  if (shape_.columns > 0) {  // after the contributors, by which values may be divided
+    FoldValues call;
+    call.kind = shape_.fold;
+    call.segments = segments;
+    call.columns = shape_.columns;
+    call.num_base = base.num_rows;
+    call.base = AccsOf(base);
+    call.d_values = sorted.d_values.get() != nullptr ? sorted.d_values.get() : batch.d_values.get();
+    call.type = shape_.type;
+    call.sources = sources;
+    call.unique = batch.unique || IsLinear(shape_.fold);
+    call.uniform = shape_.uniform;
+    call.classes = classes;
+    call.rows = rounding;
+    call.rows.accs = AccsOf(rows);
+    call.rows.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
+    call.rows.d_weights = rows[RowColumn::kWeights].get();
     RETURN_IF_ERROR(device.Launch(call));
   }
   return rows;

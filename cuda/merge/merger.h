@@ -28,17 +28,21 @@ class Merger {
   Merger(Session& session, const TensorShape& shape, int shrink) : session_(session), shape_(shape), shrink_(shrink) {}
 
   // Merges `bases` (rows of earlier merges, keys strictly ascending; several only where the order of submissions does
-  // not matter) and then `updates`. Returns: rows with strictly ascending keys.
+  // not matter) and then `updates`. `rounding`: how values will be divided and rounded (RoundingOf, finisher.h); if
+  // that can be done at once, the last batch writes values in place of accumulators. Returns: rows with strictly
+  // ascending keys.
   absl::StatusOr<DeviceRows> Merge(const std::vector<const UnfinishedRows*>& bases,
-                                   const std::vector<const ValidatedUpdate*>& updates);
+                                   const std::vector<const ValidatedUpdate*>& updates, const FoldedRows& rounding = {});
 
   // The number of tuples that fit in device memory together, or of rows.
   uint64_t Room() const { return RoomBeside(0) >> (2 * shrink_); }
 
   // Merges one batch into the rows of the batches before it. Calls `meanwhile` while the device works. Consumes the
-  // batch. Returns: when the number of rows is known; the rows themselves may still be under way on the compute lane.
+  // batch. `rounding`: of Merge, if it is the last batch. Returns: when the number of rows is known; the rows
+  // themselves may still be under way on the compute lane.
   absl::StatusOr<DeviceRows> MergeBatch(const DeviceRows& base, Batch& batch,
-                                        const std::function<absl::Status()>& meanwhile);
+                                        const std::function<absl::Status()>& meanwhile,
+                                        const FoldedRows& rounding = {});
 
  private:
   absl::StatusOr<DeviceRows> SendBases(const std::vector<const UnfinishedRows*>& bases);
@@ -52,11 +56,13 @@ class Merger {
   // Sends the next batch. Requires: the number of `rows` is known. Errors: NoRoom when they leave too little memory.
   absl::StatusOr<Batch> SendNext(const DeviceRows& rows, BatchCursor& cursor);
   absl::StatusOr<Sorter> StartSort(const DeviceRows& base, Batch& batch);
-  absl::StatusOr<DeviceRows> FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted);
+  absl::StatusOr<DeviceRows> FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted,
+                                          const FoldedRows& rounding);
 
   Session& session_;
   const TensorShape& shape_;
   const int shrink_;
+  uint64_t max_tuples_ = ~uint64_t{0};  // of a batch
 };
 
 }  // namespace sparseagg::cuda

@@ -236,6 +236,7 @@ absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const Ten
   ASSIGN_OR_RETURN(finished.result, MakeResult(session, spec, Layout::kSparse, max_rows));
   uint64_t num_rows = 0;
   Merger merger(session, shape, shrink);
+  const FoldedRows rounding = RoundingOf(spec, shape, total_weight);
   std::deque<EventId> leaving;  // after the results of slabs
   std::deque<SentSlab> ahead;
   size_t num_sent = 0;
@@ -264,13 +265,13 @@ absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const Ten
     for (DeviceBuffer& column : now.base.columns) column.HandTo(Lane::kCompute);
     DeviceRows rows;
     if (now.batch.num_tuples > 0) {
-      ASSIGN_OR_RETURN(rows, merger.MergeBatch(now.base, now.batch, meanwhile));
+      ASSIGN_OR_RETURN(rows, merger.MergeBatch(now.base, now.batch, meanwhile, rounding));
     } else {
       rows = std::move(now.base);
       RETURN_IF_ERROR(meanwhile());
     }
     now = {};
-    RETURN_IF_ERROR(AppendRows(session, spec, shape, total_weight, rows, finished, num_rows));
+    RETURN_IF_ERROR(AppendRows(session, spec, shape, total_weight, std::move(rows), finished, num_rows));
     if (!finished.failure.ok()) break;
     ASSIGN_OR_RETURN(const EventId left, session.Mark(Lane::kResult));
     leaving.push_back(left);

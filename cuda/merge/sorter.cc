@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "cuda/merge/batch.h"
 #include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
@@ -22,7 +21,7 @@ absl::StatusOr<Sorter> Sorter::Start(Session& session, DeviceBuffer d_keys, uint
     payloads[0] = std::move(d_carried);
   } else {
     ASSIGN_OR_RETURN(payloads[0], session.Allocate(size_t{count} * sizeof(uint32_t)));
-    RETURN_IF_ERROR(session.device().Launch(Enumerate{payloads[0].as<uint32_t>(), count}));
+    RETURN_IF_ERROR(session.device().Launch(ExpandRun{payloads[0].get(), sizeof(uint32_t), 0, count}));
   }
   int output = 0;
   if (key_bits > 0) {  // with one row all keys are 0
@@ -55,41 +54,6 @@ absl::StatusOr<SortedKeys> Sorter::Finish(Session& session) && {
   sorted_.d_begin = std::move(heads.d_indices);
   sorted_.num_segments = heads.count;
   return std::move(sorted_);
-}
-
-bool NeedsRangeCheck(const TensorSpec& spec, const ValidatedUpdate& update) {
-  const Op op = spec.aggregation.op;
-  if (op == Op::kUnion || update.num_keys() == 0) return false;
-  if (!IsSignedInteger(spec.dtype)) return false;
-  return !update.unique() || (update.weight() != 1.0 && MultipliesByWeight(op));
-}
-
-absl::StatusOr<bool> FailsRangeCheck(Session& session, const TensorShape& shape, const ValidatedUpdate& update) {
-  ASSIGN_OR_RETURN(Batch batch, SendBatch(session, shape, {{&update, 0, update.num_keys()}}));
-  RETURN_IF_ERROR(ReceiveBatch(session, batch));
-  SortedKeys sorted;
-  CheckTerms check;
-  if (update.unique()) {
-    check.segments.count = batch.num_tuples;
-    check.segments.num_entries = batch.num_tuples;
-  } else {
-    ASSIGN_OR_RETURN(Sorter sorter, Sorter::Start(session, std::move(batch.d_keys), batch.num_tuples, shape.key_bytes,
-                                                  shape.key_bits));
-    ASSIGN_OR_RETURN(sorted, std::move(sorter).Finish(session));
-    check.segments = sorted.segments();
-  }
-  const Source source = shape.MakeSource(update);
-  check.columns = shape.columns;
-  check.d_values = batch.d_values.get();
-  check.type = shape.type;
-  check.integer_weight = source.integer_weight;
-  ASSIGN_OR_RETURN(const DeviceBuffer d_refused, session.Allocate(sizeof(uint32_t)));
-  check.d_refused = d_refused.as<uint32_t>();
-  RETURN_IF_ERROR(session.device().Fill(d_refused.get(), 0, sizeof(uint32_t), Lane::kCompute));
-  RETURN_IF_ERROR(session.device().Launch(check));
-  uint32_t refused = 0;
-  RETURN_IF_ERROR(session.CopyOut(&refused, d_refused.get(), sizeof(refused)));
-  return refused != 0;
 }
 
 }  // namespace sparseagg::cuda

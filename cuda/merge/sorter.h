@@ -7,10 +7,7 @@
 #include "absl/status/statusor.h"
 #include "cuda/device/device.h"
 #include "cuda/kernels/segments.h"
-#include "cuda/merge/tensor_shape.h"
 #include "cuda/transfer/session.h"
-#include "host/spec/spec.h"
-#include "host/updates/update.h"
 
 namespace sparseagg::cuda {
 
@@ -40,16 +37,6 @@ class Sorter {
   SortedKeys sorted_;
   Session::PendingSelection heads_;
 };
-
-// The range checks of an update, before it is added.
-
-// Returns: whether a validated update could still be refused: by an integer row that leaves int64 when its duplicates
-// are added or when it is weighted.
-bool NeedsRangeCheck(const TensorSpec& spec, const ValidatedUpdate& update);
-
-// Returns: whether the update must be refused. The host then finds the reason, which is rare.
-// Errors: of the device only. Blocks.
-absl::StatusOr<bool> FailsRangeCheck(Session& session, const TensorShape& shape, const ValidatedUpdate& update);
 
 }  // namespace sparseagg::cuda
 

@@ -80,11 +80,16 @@ size_t TensorShape::RowBytes() const {
   return bytes;
 }
 
-absl::StatusOr<DeviceRows> AllocateRows(Session& session, const TensorShape& shape, uint32_t num_rows) {
+absl::StatusOr<DeviceRows> AllocateRows(Session& session, const TensorShape& shape, uint32_t num_rows,
+                                        const FoldedRows& rounding) {
   DeviceRows rows;
   rows.num_rows = num_rows;
+  rows.rounded = rounding.rounded;
   for (const RowColumn column : kRowColumns) {
-    ASSIGN_OR_RETURN(rows[column], session.Allocate(num_rows * BytesPerRow(shape, column)));
+    if (rounding.rounded && column == RowColumn::kTops) continue;
+    const bool is_value = rounding.rounded && column == RowColumn::kAccs;
+    const size_t row_bytes = is_value ? size_t{shape.columns} * BytesOf(rounding.type) : BytesPerRow(shape, column);
+    ASSIGN_OR_RETURN(rows[column], session.Allocate(num_rows * row_bytes));
   }
   return rows;
 }

@@ -11,7 +11,6 @@
 
 #include "absl/status/statusor.h"
 #include "cuda/device/device.h"
-#include "cuda/kernels/check.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold.h"
 #include "cuda/kernels/segments.h"
@@ -95,8 +94,9 @@ struct KeyRange {
 // Rows in device memory. Those in host memory are UnfinishedRows, of fewer than 2^32 rows.
 struct DeviceRows {
   uint32_t num_rows = 0;
-  KeyRange range;       // of their keys
-  bool ascends = true;  // keys ascend strictly; false for a concatenation of several row sets
+  bool rounded = false;  // FoldedRows::rounded
+  KeyRange range;        // of their keys
+  bool ascends = true;   // keys ascend strictly; false for a concatenation of several row sets
   std::array<DeviceBuffer, kRowColumns.size()> columns;
 
   DeviceBuffer& operator[](RowColumn column) { return columns[static_cast<size_t>(column)]; }
@@ -131,8 +131,10 @@ inline Accs AccsOf(const DeviceRows& rows) {
   return {rows[RowColumn::kAccs].get(), rows[RowColumn::kTops].as<uint8_t>()};
 }
 
-// Allocates rows for work on the compute lane. Errors: RESOURCE_EXHAUSTED.
-absl::StatusOr<DeviceRows> AllocateRows(Session& session, const TensorShape& shape, uint32_t num_rows);
+// Allocates rows for work on the compute lane; with `rounding`.rounded for values of its type in place of accumulators.
+// Errors: RESOURCE_EXHAUSTED.
+absl::StatusOr<DeviceRows> AllocateRows(Session& session, const TensorShape& shape, uint32_t num_rows,
+                                        const FoldedRows& rounding = {});
 
 }  // namespace sparseagg::cuda
 

@@ -232,7 +232,7 @@ TEST(Fallback, PreparesWhileItGoesOver_NoRace) {
   TensorSpec spec = IntegerSum();
   const Update update = {{5, 3, 5}, {1, 1, 1}};
   cuda::DeviceEngineOptions options;
-  options.tuning.min_check_values = 1;
+  options.tuning.min_resident_bytes = 1;
   options.tuning.min_pending_bytes = size_t{1} << 30;
   for (int num_good = 0; num_good < 100; num_good += 7) {
     cuda::DeviceEngine engine(std::make_unique<DyingDevice>(num_good), options);

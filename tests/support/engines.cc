@@ -26,7 +26,6 @@ cuda::Tuning TinyTuning() {
   tuning.max_batch_entries = 1'000'000;
   tuning.medium_segment = 2;
   tuning.long_segment = 8;
-  tuning.min_check_values = 0;
   tuning.min_pending_bytes = 1000;
   tuning.min_tile_tuples = 0;
   tuning.min_tile_run = 0;

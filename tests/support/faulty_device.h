@@ -39,6 +39,7 @@ class FaultyDevice : public cuda::Device {
     uint64_t num_sorts = 0;
     uint64_t num_launches = 0;
     uint64_t num_results = 0;  // results written, the last step of a round on the device
+    uint64_t num_rounded = 0;  // by the fold of their rows
     uint64_t num_trims = 0;
     uint64_t num_pinned = 0;  // allocations of pinned host memory
     uint64_t num_copies_in = 0;
@@ -138,7 +139,10 @@ class FaultyDevice : public cuda::Device {
   }
   absl::Status LaunchOn(const cuda::KernelCall& call, cuda::Lane lane) override {
     ++record_.num_launches;
-    record_.num_results += std::holds_alternative<cuda::WriteResult>(call);
+    const auto* const fold = std::get_if<cuda::FoldValues>(&call);
+    const bool is_rounded = fold != nullptr && fold->rows.rounded;
+    record_.num_rounded += is_rounded;
+    record_.num_results += is_rounded || std::holds_alternative<cuda::WriteResult>(call);
     return Do([&] { return device_->LaunchOn(call, lane); });
   }
 

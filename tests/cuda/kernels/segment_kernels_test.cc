@@ -162,8 +162,10 @@ class StoredAccs {
   std::vector<uint8_t> tops_;
 };
 
+// `rows`: how to store accumulators; where they go is set here, unless it is set already.
 template <typename Fold>
-std::vector<typename Fold::Acc> RunFold(const FoldCase& c, Class one, uint64_t seed) {
+std::vector<typename Fold::Acc> RunFold(const FoldCase& c, Class one, uint64_t seed,
+                                        const cuda::FoldedRows& rows = {}) {
   const AllInOneClass all(c.batch, one);
   StoredAccs<Fold> base(c.batch, c.columns);
   StoredAccs<Fold> accs(c.batch.begin.size() * c.columns);
@@ -179,7 +181,8 @@ std::vector<typename Fold::Acc> RunFold(const FoldCase& c, Class one, uint64_t s
   args.unique = c.unique;
   args.uniform = c.uniform;
   args.classes = all.classes;
-  args.accs = accs.view();
+  args.rows = rows;
+  if (rows.accs.d_accs == nullptr) args.rows.accs = accs.view();
   HostExecutor executor(seed);
   cuda::RunFold<Fold>(args, executor);
   return accs.all();
@@ -207,7 +210,8 @@ std::vector<typename Fold::Acc> ExpectedFold(const FoldCase& c) {
         auto value = Fold::Zero();
         for (; entry < segments.End(segment) && segments.Position(entry) < sources.End(source); ++entry) {
           const uint64_t row = segments.Position(entry) - c.batch.num_base;
-          value = Fold::Plus(value, Fold::Load(c.batch.values.data(), c.type, row * c.columns + column));
+          value = Fold::Plus(value,
+                             Fold::Of(c.type, cuda::LoadBits(c.batch.values.data(), c.type, row * c.columns + column)));
         }
         acc = Fold::Add(acc, value, sources.d_sources[source]);
       }
@@ -223,6 +227,35 @@ bool SameBits(const std::vector<Acc>& a, const std::vector<Acc>& b) {
     return a == b;
   } else {
     return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(Acc)) == 0;
+  }
+}
+
+// Runs the fold of rows that are rounded at once, to every type and with every divisor, and checks them by the rounding
+// of the accumulators.
+template <typename Fold>
+void ExpectRounded(const FoldCase& c, Class one, const std::vector<typename Fold::Acc>& accs) {
+  std::vector<double> weights(c.batch.begin.size());
+  for (size_t row = 0; row < weights.size(); ++row) weights[row] = 0.5 + static_cast<double>(row);
+  for (const Number type : {Number::kFloat32, Number::kFloat16, Number::kBFloat16, Number::kFloat64}) {
+    for (const cuda::Divisor divisor : {cuda::Divisor::kNone, cuda::Divisor::kTotal, cuda::Divisor::kKeyWeight}) {
+      std::vector<uint64_t> rounded((accs.size() * BytesOf(type) + 7) / 8, 0x5a5a5a5a5a5a5a5a);
+      cuda::FoldedRows rows;
+      rows.rounded = true;
+      rows.columns = c.columns;
+      rows.type = type;
+      rows.divisor = divisor;
+      rows.weights = cuda::WeightKind::kFloat;
+      rows.total_weight = 7.0;
+      rows.accs.d_accs = rounded.data();
+      rows.d_weights = weights.data();
+      RunFold<Fold>(c, one, 2, rows);
+      for (size_t i = 0; i < accs.size(); ++i) {
+        const double by = divisor == cuda::Divisor::kTotal ? 7.0 : weights[i / c.columns];
+        const double sum = cuda::ValueOf(accs[i]);
+        const uint64_t expected = cuda::RoundTo(type, divisor == cuda::Divisor::kNone ? sum : sum / by);
+        ASSERT_EQ(cuda::LoadBits(rounded.data(), type, i), expected) << "value " << i;
+      }
+    }
   }
 }
 
@@ -259,6 +292,9 @@ TYPED_TEST(SegmentFolds, AnyLengthWidthTypeClassAndThreadOrder_BitsOfAFoldFromLe
         for (const Class one : kClasses) {
           for (uint64_t order = columns == 1 ? 0 : 2; order < 3; ++order) {
             EXPECT_TRUE(SameBits(expected, RunFold<TypeParam>(c, one, order))) << "class " << static_cast<int>(one);
+          }
+          if constexpr (cuda::IsOfFloats(TypeParam::kKind)) {
+            if (columns < 9 && unique) ExpectRounded<TypeParam>(c, one, expected);
           }
         }
       }
@@ -305,7 +341,7 @@ TEST(ManyListedSegments, AreListedByClass_AndEachIsFoldedOnce) {
   args.d_values = values.data();
   args.unique = args.uniform = true;
   std::vector<double> accs(3 * kOfAClass, -1.0);
-  args.accs = {accs.data(), nullptr};
+  args.rows.accs = {accs.data(), nullptr};
   uint32_t counts[2] = {};
   std::vector<uint32_t> medium(kOfAClass);
   std::vector<uint32_t> longs(kOfAClass);

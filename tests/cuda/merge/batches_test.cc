@@ -7,6 +7,7 @@
 #include <new>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -39,6 +40,7 @@ TEST(Batches, RandomCasesAndBudgets_EqualTheReference) {
     cuda::DeviceEngineOptions options;
     options.tuning = TinyTuning();
     options.tuning.max_batch_entries = rng.Pick<uint64_t>({7, 50, 300, 5000, 1'000'000});
+    options.tuning.max_repeating_tuples = rng.Pick<uint64_t>({30, 1'000'000});
     options.tuning.medium_segment = rng.Pick<uint32_t>({1, 2, 5, 40});
     options.tuning.long_segment = rng.Pick<uint32_t>({1, 8, 50, 1000});
     options.tuning.min_tile_tuples = rng.Pick({0.0, 40.0, 1e300});
@@ -218,6 +220,65 @@ TEST(Batches, RowsFitInSeveralBatches_OneAttempt_EveryTupleIsSentOnce) {
 }
 
 // What would not fit as rows fits slab by slab.
+// One thread adds all of a source's repetitions of a key where sums of them are folded in any order.
+TEST(Batches, RepeatedKeys_BatchesOfFewTuples_OrTheCpu) {
+  for (const auto& [op, dtype, is_bounded] :
+       {std::tuple(Op::kMin, DType::kFloat32, true), std::tuple(Op::kMax, DType::kInt32, true),
+        std::tuple(Op::kSum, DType::kFloat32, false), std::tuple(Op::kSum, DType::kInt32, false)}) {
+    TensorSpec spec;
+    spec.name = "t";
+    spec.num_rows = 5;
+    spec.dtype = dtype;
+    spec.aggregation.op = op;
+    std::vector<RawSubmission> submissions;
+    Rng rng(TestSeed(80));
+    for (int i = 0; i < 10; ++i) {
+      RawTensor raw;
+      raw.keys = RandomKeys(rng, spec.num_rows, 40, KeyStyle::kZipf, KeyOrder::kShuffled);
+      raw.values = RandomValues(rng, spec.dtype, raw.keys.size(), ValueStyle::kSmallIntegers);
+      submissions.push_back({absl::StrCat("client ", i), 1.0, {std::move(raw)}});
+    }
+    for (const uint64_t max_tuples : {30, 100}) {
+      struct FaultyDevice::Record record;
+      cuda::DeviceEngineOptions options;
+      options.tuning.max_repeating_tuples = max_tuples;
+      cuda::DeviceEngine engine(
+          std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = 5}, FaultPlan{}, &record), options);
+      EXPECT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "");
+      EXPECT_EQ(engine.use().num_fallbacks, is_bounded && max_tuples < 40 ? 1u : 0u);
+      EXPECT_EQ(record.num_sorts, !is_bounded ? 1u : max_tuples < 40 ? 0u : 5u) << "two updates in a batch";
+    }
+  }
+}
+
+// A result of which rows need no more than division and rounding is what the last fold has written.
+TEST(Batches, SparseResultsOfFloats_AreWrittenByTheLastFoldAlone) {
+  size_t num_cases = 0;
+  for (TensorSpec spec : EveryCombination()) {
+    if (spec.aggregation.result_layout != ResultLayout::kSparse) continue;
+    spec.row_width = 1 + 7 * (num_cases % 2);
+    std::vector<RawSubmission> submissions;
+    Rng rng(TestSeed(79) + num_cases++);
+    for (int i = 0; i < 12; ++i) {
+      RawTensor raw;
+      raw.keys = RandomKeys(rng, spec.num_rows, 50, KeyStyle::kZipf, KeyOrder::kShuffled);
+      raw.values = RandomValues(rng, spec.dtype, raw.keys.size() * spec.row_width, ValueStyle::kSmallIntegers);
+      submissions.push_back({absl::StrCat("client ", i), 1.0 + i % 3, {std::move(raw)}});
+    }
+    struct FaultyDevice::Record record;
+    cuda::DeviceEngineOptions options;
+    options.tuning.min_tile_tuples = 1e300;
+    cuda::DeviceEngine engine(
+        std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = 5}, FaultPlan{}, &record), options);
+    ASSERT_EQ(Disagreement({spec}, Drive(engine, {spec}, submissions), Judge({spec}, submissions)), "")
+        << Describe(spec);
+    const bool has_values = spec.aggregation.op != Op::kUnion;
+    EXPECT_EQ(record.num_rounded, has_values && IsFloat(spec.dtype) ? 1u : 0u) << Describe(spec);
+    EXPECT_EQ(record.num_results, has_values ? 1u : 0u) << Describe(spec);
+  }
+  EXPECT_GE(num_cases, 50u);
+}
+
 TEST(Slabs, RowsDoNotFit_OneAttempt_EveryTupleIsSentOnce) {
   std::vector<std::vector<uint64_t>> keys(50);
   for (uint64_t i = 0; i < 20'000; ++i) keys[i % keys.size()].push_back(1000 * i);
@@ -271,27 +332,6 @@ TEST(Slabs, DenseKeysOfASparseTensor_TilesOfTheSlabsOwnRange) {
     const uint64_t num_tiles = kNumKeys / cuda::kTileSlots + 1;
     EXPECT_LE(counts.tile_searches, (num_tiles + 2 * record.num_results) * submissions.size());
   }
-}
-
-TEST(Batches, SubmissionTooLargeToCheck_OneAttempt_ThenOnTheCpu) {
-  TensorSpec spec;
-  spec.name = "t";
-  spec.dtype = DType::kInt64;
-  RawTensor raw;
-  raw.keys = {3, 1, 3};
-  raw.values.assign(3 * sizeof(int64_t), '\1');
-  CountingDevice::Counts counts;
-  struct FaultyDevice::Record record;
-  cuda::DeviceEngineOptions options;
-  options.memory_budget_bytes = 10;
-  options.tuning.min_check_values = 0;
-  cuda::DeviceEngine engine(std::make_unique<CountingDevice>(&record, &counts), options);
-  auto updates = BuildUpdates({spec}, {"a", 1.0, {raw}});
-  ASSERT_TRUE(updates.ok()) << updates.status();
-  const auto accumulator = *engine.CreateAccumulator(spec);
-  EXPECT_TRUE(accumulator->Prepare(updates->front()).ok());
-  EXPECT_EQ(counts.attempts, 1);
-  EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
 }
 
 TEST(Batches, SecondRound_AllocatesNoHostMemory) {

@@ -308,7 +308,9 @@ TEST_F(ImportTest, WhereTheOrderDoesNotMatter_UpdatesAreMergedOnArrival) {
   SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
   TensorSpec integers = FloatSum();
   integers.dtype = DType::kInt64;
-  std::vector<TensorSpec> all = {integers};
+  TensorSpec binned = FloatSum();
+  binned.aggregation.numerics = Numerics::kBinned;
+  std::vector<TensorSpec> all = {integers, binned};
   for (const Op op : {Op::kMin, Op::kMax, Op::kUnion}) {
     all.push_back(FloatSum());
     all.back().aggregation.op = op;
@@ -334,6 +336,7 @@ TEST_F(ImportTest, WhereTheOrderDoesNotMatter_UpdatesAreMergedOnArrival) {
     const Driven driven{std::vector<absl::Status>(40), std::move(*aggregation).Finish()};
     EXPECT_EQ(Disagreement(specs, driven, Judge(specs, submissions)), "");
     EXPECT_EQ(engine.use().num_fallbacks, 0u);
+    EXPECT_EQ(engine.use().staged_bytes + engine.use().direct_bytes, 0u) << "merged rows were sent again";
     DeviceArrays::num_released = 0;
   }
 }

@@ -183,23 +183,24 @@ cudaError_t cudaMemsetAsync(void* memory, int byte, size_t bytes, cudaStream_t) 
 
 namespace sparseagg::cuda {
 
-cudaError_t Launch(const ExpandRun& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const Fetch& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const CopyWords& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const Enumerate& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const GatherSegments& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const CheckTerms& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const ImportKeys& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const CheckFinite& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const FlagKeptRows& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const FlagNonzeroRows& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const DropZeroRows& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const WriteResult& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const FillValues& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const FindTileBounds& kernel, cudaStream_t) { return fake::Run(kernel); }
+template <typename Kernel>
+cudaError_t Launch(const Kernel& kernel, cudaStream_t) {
+  return fake::Run(kernel);
+}
+template cudaError_t Launch(const ExpandRun&, cudaStream_t);
+template cudaError_t Launch(const GatherSegments&, cudaStream_t);
+template cudaError_t Launch(const ImportKeys&, cudaStream_t);
+template cudaError_t Launch(const CheckFinite&, cudaStream_t);
+template cudaError_t Launch(const CopyWords&, cudaStream_t);
+template cudaError_t Launch(const FlagKeptRows&, cudaStream_t);
+template cudaError_t Launch(const FlagNonzeroRows&, cudaStream_t);
+template cudaError_t Launch(const WriteResult&, cudaStream_t);
+template cudaError_t Launch(const FillValues&, cudaStream_t);
+template cudaError_t Launch(const FindTileBounds&, cudaStream_t);
+template cudaError_t Launch(const FindPartBounds&, cudaStream_t);
+cudaError_t Launch(const Fetch& args, cudaStream_t) { return fake::Run(args); }
+cudaError_t Launch(const ListParts& args, cudaStream_t) { return fake::Run(args); }
 cudaError_t Launch(const FoldTiles& args, cudaStream_t) { return fake::Run(args); }
-cudaError_t Launch(const ListParts& kernel, cudaStream_t) { return fake::Run(kernel); }
-cudaError_t Launch(const FindPartBounds& kernel, cudaStream_t) { return fake::Run(kernel); }
 cudaError_t Launch(const FoldValues& args, cudaStream_t) { return fake::Run(args); }
 cudaError_t Launch(const Contributors& args, cudaStream_t) { return fake::Run(args); }
 
