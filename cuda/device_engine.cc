@@ -102,20 +102,33 @@ absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(con
   return std::make_unique<DeviceAccumulator>(*this, spec, std::move(cpu), on_cpu);
 }
 
-// Awaits what reads the arrays before it gives them back, since their owner may write to them at once.
+// The keys of all updates of one Import, in their tensors' key types.
+class DeviceEngine::ImportedKeys {
+ public:
+  explicit ImportedKeys(DeviceEngine& its_engine) : engine(its_engine) {}
+  ImportedKeys(const ImportedKeys&) = delete;
+  ImportedKeys& operator=(const ImportedKeys&) = delete;
+  ~ImportedKeys() {
+    if (d_keys.get() != nullptr) engine.GiveBack({&d_keys}, AwaitReads);
+  }
+  static absl::Status AwaitReads(Device& device) { return device.AwaitLane(Lane::kCopy); }
+
+  DeviceEngine& engine;
+  DeviceBuffer d_keys;  // set within an operation, which keeps them
+};
+
+// What an update borrows. Awaits what reads the values before it gives them back, since their owner may write to them
+// at once.
 class DeviceEngine::ImportedArrays {
  public:
-  ImportedArrays(DeviceEngine& engine, std::shared_ptr<const void> owner) : engine_(engine), owner_(std::move(owner)) {}
+  ImportedArrays(std::shared_ptr<ImportedKeys> keys, std::shared_ptr<const void> owner)
+      : keys_(std::move(keys)), owner_(std::move(owner)) {}
   ImportedArrays(const ImportedArrays&) = delete;
   ImportedArrays& operator=(const ImportedArrays&) = delete;
-  ~ImportedArrays() {
-    engine_.GiveBack({&d_keys}, [](Device& device) { return device.AwaitLane(Lane::kCopy); });
-  }
-
-  DeviceBuffer d_keys;  // set within an operation, which keeps them
+  ~ImportedArrays() { keys_->engine.GiveBack({}, ImportedKeys::AwaitReads); }
 
  private:
-  DeviceEngine& engine_;
+  const std::shared_ptr<ImportedKeys> keys_;
   const std::shared_ptr<const void> owner_;
 };
 
@@ -146,6 +159,7 @@ void DeviceEngine::GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Statu
   Seat& seat = *seats_.front();
   {
     const std::lock_guard<std::mutex> lock(seat.mutex);
+    if (buffers.empty() && !seat.may_read) return;
     const auto release = [&] {
       for (DeviceBuffer* buffer : buffers) {
         seat.session->StopKeeping(buffer->bytes());
@@ -157,8 +171,9 @@ void DeviceEngine::GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Statu
       release();
       return waited;
     };
-    status = RunOnce(*seat.session, work, /*shrink=*/0);
+    status = RunOnce(seat, work, /*shrink=*/0);
     release();  // if the device could not be entered
+    seat.may_read = false;
   }
   Distrust(seat, status);
 }
@@ -168,84 +183,115 @@ std::optional<DeviceStream> DeviceEngine::device_stream() const {
   return DeviceStream{first.ordinal(), first.StreamHandle(Lane::kCopy)};
 }
 
-absl::Status DeviceEngine::FollowStream(uintptr_t stream) {
-  // An error is the stream's. If it is the device's, the next operation meets it.
-  return RunLocked([stream](Session& session, int) -> absl::Status {
-    Device& device = session.device();
-    const absl::Status followed = device.Follow(stream, Lane::kCopy);
-    if (followed.ok()) return followed;
-    return absl::InvalidArgumentError(absl::StrCat("CUDA device ", device.ordinal(),
-                                                   " cannot wait for the stream that an array names, as where the "
-                                                   "array is on another GPU: ",
-                                                   followed.message()));
-  });
+namespace {
+
+// The address of another GPU's memory, or of the host's, would end CUDA for the process.
+absl::Status CheckReadable(const Device& device, const DeviceUpdate& update) {
+  for (const auto& [what, d_array] : {std::pair<absl::string_view, const void*>("keys", KeyArray(update.keys)),
+                                      std::pair<absl::string_view, const void*>("values", update.values)}) {
+    const std::string elsewhere = d_array == nullptr ? "" : device.Elsewhere(d_array);
+    if (elsewhere.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(Quoted(*update.spec), ": its ", what, " are in ", elsewhere,
+                                                   ", but the engine reads CUDA device ", device.ordinal(),
+                                                   "; copy them there, or to host memory"));
+  }
+  return absl::OkStatus();
 }
 
-absl::StatusOr<ValidatedUpdate> DeviceEngine::Import(const TensorSpec& spec, const InputKeys& keys,
-                                                     const std::byte* values, std::shared_ptr<const void> owner,
-                                                     double weight) {
-  RETURN_IF_ERROR(ValidateWeight(spec, weight));
-  const void* const d_given_keys = std::visit(
-      [](const auto& given) -> const void* {
-        if constexpr (std::is_same_v<std::decay_t<decltype(given)>, KeyRun>)
-          return nullptr;
-        else
-          return given.data();
-      },
-      keys);
-  RETURN_IF_ERROR(CheckReadable(spec, "keys", d_given_keys));
-  RETURN_IF_ERROR(CheckReadable(spec, "values", values));
-  const TensorShape shape(spec);
-  ImportedKeys imported;
-  // Before the operation, so that its buffer is never freed without device_mutex_, whatever fails.
-  auto arrays = std::make_shared<ImportedArrays>(*this, std::move(owner));
+// `followed`: the streams that the device waits for already.
+absl::Status FollowStreams(Device& device, const DeviceUpdate& update, std::vector<uintptr_t>& followed) {
+  for (const uintptr_t stream : update.streams) {
+    if (stream == 0 || std::find(followed.begin(), followed.end(), stream) != followed.end()) continue;
+    // An error is the stream's. If it is the device's, the next operation meets it.
+    if (const absl::Status status = device.Follow(stream, Lane::kCopy); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(Quoted(*update.spec), ": CUDA device ", device.ordinal(),
+                                                     " cannot wait for the stream that an array names, as where the "
+                                                     "array is on another GPU: ",
+                                                     status.message()));
+    }
+    followed.push_back(stream);
+  }
+  return absl::OkStatus();
+}
+
+// Returns: the keys of an update, of which `d_keys` are in the tensor's key type.
+KeyColumn ColumnOf(const DeviceUpdate& update, const void* d_keys) {
+  if (const auto* run = std::get_if<KeyRun>(&update.keys)) return *run;
+  const uint64_t count = NumKeys(update.keys);
+  if (HasNarrowKeys(*update.spec)) return absl::MakeConstSpan(static_cast<const uint32_t*>(d_keys), count);
+  return absl::MakeConstSpan(static_cast<const uint64_t*>(d_keys), count);
+}
+
+absl::Status OnFailedDevice(const TensorSpec& spec, const absl::Status& why) {
+  return absl::UnavailableError(
+      absl::StrCat(Quoted(spec), ": its arrays are on a device that failed: ", why.message()));
+}
+
+}  // namespace
+
+std::pair<size_t, absl::Status> DeviceEngine::CheckBeforeImport(absl::Span<const DeviceUpdate> updates) {
+  absl::Status refusal;
+  size_t num_good = 0;
+  for (; num_good < updates.size(); ++num_good) {
+    refusal = ValidateWeight(*updates[num_good].spec, updates[num_good].weight);
+    if (!refusal.ok()) break;
+  }
+  RunLocked([&](Session& session, int) {
+    std::vector<uintptr_t> followed;
+    for (size_t i = 0; i < num_good; ++i) {
+      absl::Status status = CheckReadable(session.device(), updates[i]);
+      if (status.ok()) status = FollowStreams(session.device(), updates[i], followed);
+      if (status.ok()) continue;
+      refusal = std::move(status);
+      num_good = i;
+    }
+    return absl::OkStatus();
+  }).IgnoreError();
+  return {num_good, std::move(refusal)};
+}
+
+absl::Status DeviceEngine::Import(absl::Span<DeviceUpdate> updates, std::vector<ValidatedUpdate>& imported) {
+  const auto [num_good, refusal] = CheckBeforeImport(updates);
+  updates = updates.first(num_good);
+  if (updates.empty()) return refusal;
+  ImportedUpdates found;
+  // Before the operation, so that its buffer is never freed without the device's mutex, whatever fails.
+  const auto keys = std::make_shared<ImportedKeys>(*this);
   const absl::Status status = RunOnDevice(
       [&](Session& session, int) -> absl::Status {
-        absl::StatusOr<ImportedKeys> found = ImportColumns(session, spec, shape, keys, values);
-        // An update is imported as a whole, so another attempt would need the same memory.
-        if (absl::IsResourceExhausted(found.status())) return NoRoom(found.status().message());
-        ASSIGN_OR_RETURN(imported, std::move(found));
-        arrays->d_keys = std::move(imported.d_keys);
-        session.Keep(arrays->d_keys.bytes());
+        absl::StatusOr<ImportedUpdates> tried = ImportColumns(session, updates);
+        // Updates are imported as a whole, so another attempt would need the same memory.
+        if (absl::IsResourceExhausted(tried.status())) return NoRoom(tried.status().message());
+        ASSIGN_OR_RETURN(found, std::move(tried));
+        keys->d_keys = std::move(found.d_keys);
+        session.Keep(keys->d_keys.bytes());
         return absl::OkStatus();
       },
       {0, /*only=*/true});
-  if (absl::IsResourceExhausted(status)) return ValidateOnHost(spec, keys, values, weight);
-  if (!status.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat(Quoted(spec), ": its arrays are on a device that failed: ", status.message()));
+  if (!status.ok() && !absl::IsResourceExhausted(status)) return OnFailedDevice(*updates[0].spec, status);
+  imported.reserve(imported.size() + updates.size());
+  for (size_t i = 0; i < updates.size(); ++i) {
+    DeviceUpdate& update = updates[i];
+    const TensorSpec& spec = *update.spec;
+    if (!status.ok() || found.updates[i].refused()) {
+      ASSIGN_OR_RETURN(ValidatedUpdate on_host, ValidateOnHost(spec, update.keys, update.values, update.weight));
+      if (status.ok()) {
+        const absl::Status fault =
+            absl::InternalError(absl::StrCat(Quoted(spec), ": the device refused a good update"));
+        Distrust(*seats_.front(), fault);
+        return fault;
+      }
+      imported.push_back(std::move(on_host));
+      continue;
+    }
+    UpdateColumns columns;
+    columns.keys = ColumnOf(update, found.updates[i].d_keys);
+    columns.values = spec.aggregation.op == Op::kUnion ? nullptr : update.values;
+    columns.owner = std::make_shared<ImportedArrays>(keys, std::move(update.owner));
+    imported.push_back(ValidatedUpdate::OnDevice(std::move(columns), WeightInUse(spec, update.weight),
+                                                 found.updates[i].sorted(), found.updates[i].unique()));
   }
-  if (imported.refused) {
-    RETURN_IF_ERROR(ValidateOnHost(spec, keys, values, weight).status());
-    const absl::Status fault = absl::InternalError(absl::StrCat(Quoted(spec), ": the device refused a good update"));
-    Distrust(*seats_.front(), fault);
-    return fault;
-  }
-  UpdateColumns columns;
-  const uint64_t count = NumKeys(keys);
-  if (const auto* run = std::get_if<KeyRun>(&keys)) {
-    columns.keys = *run;
-  } else if (shape.key_bytes == sizeof(uint32_t)) {
-    columns.keys = absl::MakeConstSpan(arrays->d_keys.as<uint32_t>(), count);
-  } else {
-    columns.keys = absl::MakeConstSpan(arrays->d_keys.as<uint64_t>(), count);
-  }
-  columns.values = spec.aggregation.op == Op::kUnion ? nullptr : values;
-  columns.owner = std::move(arrays);
-  return ValidatedUpdate::OnDevice(std::move(columns), WeightInUse(spec, weight), imported.sorted, imported.unique);
-}
-
-absl::Status DeviceEngine::CheckReadable(const TensorSpec& spec, absl::string_view what, const void* d_array) {
-  if (d_array == nullptr) return absl::OkStatus();
-  std::string elsewhere;
-  RunLocked([&](Session& session, int) {
-    elsewhere = session.device().Elsewhere(d_array);
-    return absl::OkStatus();
-  }).IgnoreError();
-  if (elsewhere.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(Quoted(spec), ": its ", what, " are in ", elsewhere,
-                                                 ", but the engine reads CUDA device ", device_stream()->device,
-                                                 "; copy them there, or to host memory"));
+  return refusal;
 }
 
 absl::StatusOr<ValidatedUpdate> DeviceEngine::ValidateOnHost(const TensorSpec& spec, const InputKeys& keys,
@@ -258,8 +304,7 @@ absl::StatusOr<ValidatedUpdate> DeviceEngine::ValidateOnHost(const TensorSpec& s
   if (!status.ok()) {
     if (absl::IsResourceExhausted(status)) return status;
     Distrust(*seats_.front(), status);
-    return absl::UnavailableError(
-        absl::StrCat(Quoted(spec), ": its arrays are on a device that failed: ", status.message()));
+    return OnFailedDevice(spec, status);
   }
   return ValidatedUpdate::CreateWithCopiedKeys(spec, host.keys, host.values, host.owner, weight);
 }
@@ -273,7 +318,7 @@ absl::Status DeviceEngine::RunLocked(const Operation& operation) {
   Seat& seat = *seats_.front();
   const std::lock_guard<std::mutex> lock(seat.mutex);
   RETURN_IF_ERROR(FaultOf(seat));
-  return RunOnce(*seat.session, operation, /*shrink=*/0);
+  return RunOnce(seat, operation, /*shrink=*/0);
 }
 
 void DeviceEngine::ReleaseDeviceMemory() {
@@ -287,7 +332,7 @@ void DeviceEngine::ReleaseDeviceMemory() {
         session.pinned().Trim();
         return absl::OkStatus();
       };
-      status = RunOnce(*seat->session, release, /*shrink=*/0);
+      status = RunOnce(*seat, release, /*shrink=*/0);
     }
     if (!absl::IsResourceExhausted(status)) Distrust(*seat, status);
   }
@@ -311,14 +356,14 @@ absl::Status DeviceEngine::RunOn(Seat& seat, const Operation& operation) {
     const std::lock_guard<std::mutex> lock(seat.mutex);
     RETURN_IF_ERROR(FaultOf(seat));
     Session& session = *seat.session;
-    status = RunOnce(session, operation, /*shrink=*/0);
+    status = RunOnce(seat, operation, /*shrink=*/0);
     if (absl::IsResourceExhausted(status) && session.resident().bytes() > 0) {
       session.resident().DropAll();  // they are sent again
-      status = RunOnce(session, operation, /*shrink=*/0);
+      status = RunOnce(seat, operation, /*shrink=*/0);
     }
     for (int shrink = 1; shrink <= options_.tuning.num_retries; ++shrink) {
       if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
-      status = RunOnce(session, operation, shrink);
+      status = RunOnce(seat, operation, shrink);
     }
     Count(seat, status.ok() ? 1 : 0);
   }
@@ -326,7 +371,9 @@ absl::Status DeviceEngine::RunOn(Seat& seat, const Operation& operation) {
   return status;
 }
 
-absl::Status DeviceEngine::RunOnce(Session& session, const Operation& operation, int shrink) const {
+absl::Status DeviceEngine::RunOnce(Seat& seat, const Operation& operation, int shrink) {
+  Session& session = *seat.session;
+  seat.may_read = true;
   RETURN_IF_ERROR(session.device().Enter());
   const absl::Cleanup leave = [&session] { session.device().Leave(); };
   try {
@@ -382,7 +429,7 @@ absl::Status DeviceEngine::SendAhead(Seat& seat, absl::Span<const HostPart> arra
   if (!lock.owns_lock()) return absl::OkStatus();
   RETURN_IF_ERROR(FaultOf(seat));
   const Operation send = [&](Session& session, int) { return session.SendAhead(arrays, preloaded.sent_); };
-  RETURN_IF_ERROR(RunOnce(*seat.session, send, /*shrink=*/0));
+  RETURN_IF_ERROR(RunOnce(seat, send, /*shrink=*/0));
   if (!preloaded.sent_.empty()) {
     Count(seat, 0);
     CountUse(&DeviceUse::num_sent_ahead);
@@ -406,7 +453,7 @@ absl::Status DeviceEngine::ForgetSent(size_t device, const std::vector<const voi
   Seat& seat = *seats_[device];
   const std::lock_guard<std::mutex> lock(seat.mutex);
   return RunOnce(
-      *seat.session, [&](Session& session, int) { return session.Forget(arrays); }, /*shrink=*/0);
+      seat, [&](Session& session, int) { return session.Forget(arrays); }, /*shrink=*/0);
 }
 
 size_t DeviceEngine::DeviceOf(const Session& session) const {

@@ -101,9 +101,7 @@ class DeviceEngine : public Engine {
   void ReleaseDeviceMemory() override;
   absl::StatusOr<std::unique_ptr<Accumulator>> CreateAccumulator(const TensorSpec& spec) override;
   std::optional<DeviceStream> device_stream() const override;
-  absl::Status FollowStream(uintptr_t stream) override;
-  absl::StatusOr<ValidatedUpdate> Import(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
-                                         std::shared_ptr<const void> owner, double weight) override;
+  absl::Status Import(absl::Span<DeviceUpdate> updates, std::vector<ValidatedUpdate>& imported) override;
   DeviceUse use() const;
 
   // ---- for the accumulators ----
@@ -141,6 +139,7 @@ class DeviceEngine : public Engine {
 
  private:
   friend class PreloadedArrays;
+  class ImportedKeys;
   class ImportedArrays;
   class OwnedColumns;
   // One device, and what is its own.
@@ -151,6 +150,7 @@ class DeviceEngine : public Engine {
     std::mutex sending;       // held while SendAhead sends an update; before `mutex`
     std::mutex mutex;         // before DeviceEngine::mutex_
     std::unique_ptr<Session> session;
+    bool may_read = false;  // work under way may read callers' arrays: an operation ran since GiveBack waited
     // Guarded by DeviceEngine::mutex_.
     absl::Status fault;
     uint64_t num_done = 0;
@@ -159,10 +159,12 @@ class DeviceEngine : public Engine {
   };
 
   // Gives back what was kept on the first device, once `wait` says that nobody reads it; after an error all the same.
+  // Without buffers only waits, unless nothing has run since the last wait.
   void GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Status (*wait)(Device& device));
-  // Checks that the first device may read an array: the address of another GPU's memory would end CUDA for the process.
-  // Errors: INVALID_ARGUMENT. OK, too, if the device has failed, which the next operation meets.
-  absl::Status CheckReadable(const TensorSpec& spec, absl::string_view what, const void* d_array);
+  // Checks what the first device can know of updates before it reads their arrays, and makes it wait for their streams,
+  // once for each. Returns: the number of updates before the first one that is refused, and its error. (A device that
+  // has failed checks no arrays; the next operation meets it.)
+  std::pair<size_t, absl::Status> CheckBeforeImport(absl::Span<const DeviceUpdate> updates);
   absl::StatusOr<ValidatedUpdate> ValidateOnHost(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
                                                  double weight);
   // Runs something that needs no new device memory on the first device. Requires: not its mutex.
@@ -174,7 +176,7 @@ class DeviceEngine : public Engine {
   void CountUse(uint64_t DeviceUse::*event);
   // Notes what a device was sent, and `num_done` operations. Requires: the mutex of the seat.
   void Count(Seat& seat, uint64_t num_done);
-  absl::Status RunOnce(Session& session, const Operation& operation, int shrink) const;
+  static absl::Status RunOnce(Seat& seat, const Operation& operation, int shrink);
   absl::Status FaultOf(const Seat& seat) const;
   size_t DeviceOf(const Session& session) const;
   void Distrust(Seat& seat, const absl::Status& fault);

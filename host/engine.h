@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_HOST_ENGINE_H_
 #define SPARSEAGG_HOST_ENGINE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -172,6 +173,19 @@ struct DeviceStream {
   uintptr_t stream = 0;
 };
 
+// One update whose arrays are in device memory, for Engine::Import.
+struct DeviceUpdate {
+  const TensorSpec* spec = nullptr;   // borrowed
+  InputKeys keys;                     // spans of device memory, or a run; not used after the call
+  const std::byte* values = nullptr;  // as of UpdateColumns, in device memory
+  // Keeps the values; released on any thread, once the device has read them.
+  std::shared_ptr<const void> owner = nullptr;
+  double weight = 1.0;
+  // Streams of the device on which the arrays may still be written, as of DeviceStream: the device reads them after
+  // what is queued there. 1 and 2 are CUDA's legacy and per-thread default streams; 0: none.
+  std::array<uintptr_t, 2> streams = {};
+};
+
 // One device of an engine.
 struct DeviceState {
   int device = 0;  // by its number in this process
@@ -213,29 +227,20 @@ class Engine {
 
   // Returns: where Import reads arrays. nullopt: the engine reads only host memory.
   virtual std::optional<DeviceStream> device_stream() const { return std::nullopt; }
-  // Orders later reads of device_stream() after what is queued on another stream of the device so far, for arrays of
-  // those who say on which stream they write. `stream`: as of DeviceStream; 1 and 2 are CUDA's legacy and per-thread
-  // default streams. Errors: as of Import.
-  virtual absl::Status FollowStream(uintptr_t /*stream*/) {
-    return absl::UnimplementedError("the CPU engine reads only arrays in host memory");
-  }
-  // Validates one update whose arrays are in device memory, for the accumulators of this engine: ValidatedUpdate has
-  // on_device(). Copies the keys on the device, in the tensor's key type, and borrows the values where they lie; so
-  // nothing is copied to the host, unless the update is refused or the device gives up.
-  // `keys`: spans of device memory, or a run; not used after the call. `values`: as of UpdateColumns, in device memory.
-  // `owner` keeps the values alive; it is released on any thread once the device has read them. Requires: whoever
-  // writes the arrays has done so in the order of device_stream(), and does not change the values before the update is
-  // merged or destroyed.
-  // Errors: INVALID_ARGUMENT: as of ValidatedUpdate::CreateWithCopiedKeys. RESOURCE_EXHAUSTED: no device memory.
+  // Validates updates whose arrays are in device memory, for the accumulators of this engine: they have on_device().
+  // Copies the keys on the device, in the tensors' key types and into memory that the updates share, and borrows the
+  // values where they lie. So nothing is copied to the host, unless an update is refused or the device gives up.
+  // Appends the updates to `imported` in order, up to the first one that is refused: its error is returned, and it is
+  // that of updates[n], where n updates were appended.
+  // Requires: whoever writes the arrays has done so in the order of device_stream() or of the update's `streams`, and
+  // does not change the values before the update is merged or destroyed.
+  // Errors: INVALID_ARGUMENT: as of ValidatedUpdate::CreateWithCopiedKeys, or an array is not in the memory of the
+  // device, or the device cannot wait for a stream. RESOURCE_EXHAUSTED: no memory on the device nor on the host.
   // UNIMPLEMENTED: the engine reads only host memory. UNAVAILABLE: the device has failed.
-  // Blocks: until the device has checked the update.
-  // NOLINTBEGIN(performance-unnecessary-value-param): engines with a device keep the owner
-  virtual absl::StatusOr<ValidatedUpdate> Import(const TensorSpec& /*spec*/, const InputKeys& /*keys*/,
-                                                 const std::byte* /*values*/, std::shared_ptr<const void> /*owner*/,
-                                                 double /*weight*/) {
+  // Blocks: until the device has checked the updates, once for all of them.
+  virtual absl::Status Import(absl::Span<DeviceUpdate> /*updates*/, std::vector<ValidatedUpdate>& /*imported*/) {
     return absl::UnimplementedError("the CPU engine reads only arrays in host memory");
   }
-  // NOLINTEND(performance-unnecessary-value-param)
 };
 
 }  // namespace sparseagg

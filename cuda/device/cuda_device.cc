@@ -213,6 +213,7 @@ std::string CudaDevice::Elsewhere(const void* d_memory) const {
   IgnoreError(error);
   if (error != cudaSuccess) return "";  // of work before; the next operation meets it
   if (attributes.type == cudaMemoryTypeUnregistered) return "memory that CUDA does not know";
+  if (attributes.type == cudaMemoryTypeHost) return "host memory that CUDA has pinned";
   if (attributes.type != cudaMemoryTypeDevice || attributes.device == ordinal_) return "";
   return absl::StrCat("the memory of CUDA device ", attributes.device);
 }

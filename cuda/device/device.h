@@ -41,9 +41,9 @@ using EventId = uint32_t;
 
 // All kernels that a device can launch. FoldValues and Contributors each launch three: for short, for medium and for
 // long segments.
-using KernelCall = std::variant<ExpandRun, GatherSegments, FoldValues, Contributors, FindTileBounds, ListParts,
-                                FindPartBounds, FoldTiles, ImportKeys, CheckFinite, FlagKeptRows, FlagNonzeroRows,
-                                WriteResult, FillValues, Fetch, CopyWords>;
+using KernelCall =
+    std::variant<ExpandRun, GatherSegments, FoldValues, Contributors, FindTileBounds, ListParts, FindPartBounds,
+                 FoldTiles, ImportUpdates, FlagKeptRows, FlagNonzeroRows, WriteResult, FillValues, Fetch, CopyWords>;
 
 // A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:
 // CudaDevice, and in tests HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls

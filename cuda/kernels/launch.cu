@@ -11,8 +11,6 @@ cudaError_t Launch(const Kernel& kernel, cudaStream_t stream) {
 }
 template cudaError_t Launch(const ExpandRun&, cudaStream_t);
 template cudaError_t Launch(const GatherSegments&, cudaStream_t);
-template cudaError_t Launch(const ImportKeys&, cudaStream_t);
-template cudaError_t Launch(const CheckFinite&, cudaStream_t);
 template cudaError_t Launch(const CopyWords&, cudaStream_t);
 template cudaError_t Launch(const FlagKeptRows&, cudaStream_t);
 template cudaError_t Launch(const FlagNonzeroRows&, cudaStream_t);
@@ -21,6 +19,7 @@ template cudaError_t Launch(const FillValues&, cudaStream_t);
 template cudaError_t Launch(const FindTileBounds&, cudaStream_t);
 template cudaError_t Launch(const FindPartBounds&, cudaStream_t);
 cudaError_t Launch(const ListParts& kernel, cudaStream_t stream) { return LaunchBlocks(kernel, stream); }
+cudaError_t Launch(const ImportUpdates& kernel, cudaStream_t stream) { return LaunchBlocks(kernel, stream); }
 
 namespace {
 

@@ -26,6 +26,7 @@ template <typename Kernel>
 cudaError_t Launch(const Kernel& kernel, cudaStream_t stream);
 cudaError_t Launch(const Fetch& kernel, cudaStream_t stream);
 cudaError_t Launch(const ListParts& kernel, cudaStream_t stream);
+cudaError_t Launch(const ImportUpdates& kernel, cudaStream_t stream);
 cudaError_t Launch(const FoldTiles& args, cudaStream_t stream);
 
 // Launch kernels for short, medium and long segments, in this order.

@@ -6,17 +6,32 @@
 #include <utility>
 #include <variant>
 
-#include "cuda/kernels/import.h"
+#include "cuda/merge/tensor_shape.h"
 #include "host/base/column.h"
 #include "host/base/status_macros.h"
 
 namespace sparseagg::cuda {
 namespace {
 
-template <typename Key>
-constexpr Number NumberOf() {
-  if constexpr (sizeof(Key) == sizeof(uint32_t)) return std::is_signed_v<Key> ? Number::kInt32 : Number::kUInt32;
-  return std::is_signed_v<Key> ? Number::kInt64 : Number::kUInt64;
+// Each update's keys begin where an allocation of their own could.
+constexpr size_t kAlignment = 256;
+
+size_t KeyRoom(const ImportTask& task) {
+  return (task.count * task.key_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+Number KeyTypeOf(const InputKeys& keys) {
+  return std::visit(
+      [](const auto& span) {
+        using Keys = std::decay_t<decltype(span)>;
+        if constexpr (!std::is_same_v<Keys, KeyRun>) {
+          using Key = typename Keys::value_type;
+          if (sizeof(Key) == sizeof(uint32_t)) return std::is_signed_v<Key> ? Number::kInt32 : Number::kUInt32;
+          if (std::is_signed_v<Key>) return Number::kInt64;
+        }
+        return Number::kUInt64;
+      },
+      keys);
 }
 
 // Returns: false if the update must be refused, whatever its arrays hold.
@@ -32,47 +47,68 @@ bool HasRightForm(const TensorSpec& spec, const InputKeys& keys, const std::byte
 
 }  // namespace
 
-absl::StatusOr<ImportedKeys> ImportColumns(Session& session, const TensorSpec& spec, const TensorShape& shape,
-                                           const InputKeys& keys, const std::byte* values) {
-  ImportedKeys imported;
-  imported.refused = !HasRightForm(spec, keys, values);
-  const uint64_t count = NumKeys(keys);
-  if (imported.refused || count == 0) return imported;
-  Device& device = session.device();
-  ASSIGN_OR_RETURN(DeviceBuffer d_findings, session.memory().Allocate(sizeof(ImportFindings), Lane::kCopy));
-  RETURN_IF_ERROR(device.Fill(d_findings.get(), 0, d_findings.bytes(), Lane::kCopy));
-  if (!std::holds_alternative<KeyRun>(keys)) {
-    ASSIGN_OR_RETURN(imported.d_keys, session.memory().Allocate(count * shape.key_bytes, Lane::kCopy));
-  }
-  const auto import_keys = [&](const auto& span) -> absl::Status {
-    using Keys = std::decay_t<decltype(span)>;
-    if constexpr (std::is_same_v<Keys, KeyRun>) {
-      return absl::OkStatus();
-    } else {
-      ImportKeys call;
-      call.d_from = span.data();
-      call.type = NumberOf<typename Keys::value_type>();
-      call.count = count;
-      call.max_key = spec.num_rows - 1;  // 2^64 − 1 without a limit
-      call.d_to = imported.d_keys.get();
-      call.key_bytes = shape.key_bytes;
-      call.d_findings = d_findings.as<ImportFindings>();
-      return device.LaunchOn(call, Lane::kCopy);
-    }
+const void* KeyArray(const InputKeys& keys) {
+  return std::visit(
+      [](const auto& span) -> const void* {
+        if constexpr (std::is_same_v<std::decay_t<decltype(span)>, KeyRun>) {
+          return nullptr;
+        } else {
+          return span.data();
+        }
+      },
+      keys);
+}
+
+absl::StatusOr<ImportedUpdates> ImportColumns(Session& session, absl::Span<const DeviceUpdate> updates) {
+  ImportedUpdates imported;
+  imported.updates.resize(updates.size());
+  std::vector<ImportTask> tasks;
+  ImportUpdates call;
+  size_t key_bytes = 0;
+  const auto add = [&](ImportTask task) {
+    if (task.count == 0) return;
+    task.first_part = call.num_parts;
+    call.num_parts += task.num_parts();
+    key_bytes += KeyRoom(task);
+    tasks.push_back(task);
   };
-  RETURN_IF_ERROR(std::visit(import_keys, keys));
-  const bool takes_all = !IsFloat(spec.dtype) || spec.aggregation.on_nonfinite == NonfinitePolicy::kPropagate;
-  if (values != nullptr && !takes_all) {
-    const CheckFinite call = {values, ToNumber(spec.dtype), count * spec.row_width, d_findings.as<ImportFindings>()};
-    RETURN_IF_ERROR(device.LaunchOn(call, Lane::kCopy));
+  for (uint32_t i = 0; i < updates.size(); ++i) {
+    const auto& [spec, keys, values, owner, weight, streams] = updates[i];
+    if (!HasRightForm(*spec, keys, values)) {
+      imported.updates[i].found = kBadForm;
+      continue;
+    }
+    const void* const d_keys = KeyArray(keys);
+    if (d_keys != nullptr) {
+      const uint64_t max_key = spec->num_rows - 1;  // 2^64 − 1 without a limit
+      add({d_keys, KeyTypeOf(keys), NumKeys(keys), 0, i, static_cast<uint32_t>(KeyBytes(*spec)), max_key});
+    }
+    const bool takes_all = !IsFloat(spec->dtype) || spec->aggregation.on_nonfinite == NonfinitePolicy::kPropagate;
+    if (values != nullptr && !takes_all) add({values, ToNumber(spec->dtype), NumKeys(keys) * spec->row_width, 0, i});
   }
+  if (tasks.empty()) return imported;
+  ASSIGN_OR_RETURN(imported.d_keys, session.memory().Allocate(key_bytes, Lane::kCopy));
+  auto* d_next = imported.d_keys.as<std::byte>();
+  for (ImportTask& task : tasks) {
+    if (task.key_bytes == 0) continue;
+    imported.updates[task.update].d_keys = task.d_to = d_next;
+    d_next += KeyRoom(task);
+  }
+  std::vector<uint32_t> found(updates.size(), 0);
+  const size_t task_bytes = tasks.size() * sizeof(ImportTask);
+  const size_t found_bytes = found.size() * sizeof(uint32_t);
+  ASSIGN_OR_RETURN(DeviceBuffer d_table, session.memory().Allocate(task_bytes + found_bytes, Lane::kCopy));
+  call.d_tasks = d_table.as<ImportTask>();
+  call.num_tasks = static_cast<uint32_t>(tasks.size());
+  call.d_found = reinterpret_cast<uint32_t*>(d_table.as<std::byte>() + task_bytes);
+  RETURN_IF_ERROR(session.staging().Stage(d_table.get(), 0, tasks.data(), task_bytes));
+  RETURN_IF_ERROR(session.staging().Stage(d_table.get(), task_bytes, found.data(), found_bytes));
+  RETURN_IF_ERROR(session.staging().Flush());
+  RETURN_IF_ERROR(session.device().LaunchOn(call, Lane::kCopy));
   RETURN_IF_ERROR(session.JoinCopies());
-  d_findings.HandTo(Lane::kCompute);
-  ImportFindings findings;
-  RETURN_IF_ERROR(session.CopyOut(&findings, d_findings.get(), sizeof(findings)));
-  imported.refused = findings.bad_key != 0 || findings.bad_value != 0;
-  imported.sorted = findings.descends == 0;
-  imported.unique = findings.repeats == 0;
+  d_table.HandTo(Lane::kCompute);
+  RETURN_IF_ERROR(session.CopyOut(found.data(), call.d_found, found_bytes));
+  for (size_t i = 0; i < updates.size(); ++i) imported.updates[i].found |= found[i];
   return imported;
 }
 

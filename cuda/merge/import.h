@@ -3,30 +3,44 @@
 #define SPARSEAGG_CUDA_MERGE_IMPORT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "cuda/device/device.h"
-#include "cuda/merge/tensor_shape.h"
+#include "cuda/kernels/import.h"
 #include "cuda/transfer/session.h"
+#include "host/engine.h"
 #include "host/spec/spec.h"
 #include "host/updates/update.h"
 
 namespace sparseagg::cuda {
 
-// What the device found of an update.
-struct ImportedKeys {
-  bool refused = false;  // the update must be refused; why, the host finds in a copy
-  bool sorted = true;
-  bool unique = true;
-  DeviceBuffer d_keys;  // in the tensor's key type, on Lane::kCopy; empty for a run
+// What the device found of updates.
+struct ImportedUpdates {
+  struct Update {
+    const void* d_keys = nullptr;  // in the tensor's key type; null for a run
+    uint32_t found = 0;            // bits of kernels/import.h
+
+    // The update must be refused; why, the host finds in a copy.
+    bool refused() const { return (found & (kBadForm | kBadKey | kBadValue)) != 0; }
+    bool sorted() const { return (found & kDescends) == 0; }
+    bool unique() const { return (found & kRepeats) == 0; }
+  };
+  std::vector<Update> updates;
+  DeviceBuffer d_keys;  // of all updates, on Lane::kCopy; empty if all have runs
 };
 
-// Copies keys into the tensor's key type, and validates them and `values`, as host/updates/update.h says. All arrays
-// are in device memory, written in the order of Lane::kCopy. Errors: of the device only. Blocks: until it has checked
-// the update.
-absl::StatusOr<ImportedKeys> ImportColumns(Session& session, const TensorSpec& spec, const TensorShape& shape,
-                                           const InputKeys& keys, const std::byte* values);
+// Returns: the array that holds the keys; null for a run.
+const void* KeyArray(const InputKeys& keys);
+
+// Copies keys into the key types of their tensors, and validates them and the values, as host/updates/update.h says.
+// All arrays are in device memory, written in the order of Lane::kCopy. Errors: of the device only. Blocks: until the
+// device has checked the updates. Cost: the same calls of the device for any number of updates, as far as their table
+// (ImportTask) fits a staging buffer.
+absl::StatusOr<ImportedUpdates> ImportColumns(Session& session, absl::Span<const DeviceUpdate> updates);
 
 // Arrays of an update, copied from the device to host memory.
 struct HostArrays {

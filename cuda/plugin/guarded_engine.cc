@@ -92,12 +92,8 @@ class GuardedEngine final : public Engine {
   }
   uint64_t min_pending_bytes() const override { return inner_->min_pending_bytes(); }
   std::optional<DeviceStream> device_stream() const override { return inner_->device_stream(); }
-  absl::Status FollowStream(uintptr_t stream) override {
-    return sparseagg::ToStatus([&] { return inner_->FollowStream(stream); });
-  }
-  absl::StatusOr<ValidatedUpdate> Import(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
-                                         std::shared_ptr<const void> owner, double weight) override {
-    return sparseagg::ToStatus([&] { return inner_->Import(spec, keys, values, std::move(owner), weight); });
+  absl::Status Import(absl::Span<DeviceUpdate> updates, std::vector<ValidatedUpdate>& imported) override {
+    return sparseagg::ToStatus([&] { return inner_->Import(updates, imported); });
   }
 
  private:

@@ -1,10 +1,11 @@
 #include "python/engine/device_arrays.h"
 
+#include <exception>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "python/engine/errors.h"
 #include "python/engine/gil.h"
 
 namespace sparseagg::python {
@@ -12,6 +13,11 @@ namespace {
 
 // CUDA's legacy default stream, as DLPack and the CUDA Array Interface number it. Neither knows a stream 0.
 constexpr uintptr_t kLegacyStream = 1;
+
+uintptr_t OrLegacy(uintptr_t stream) { return stream == 0 ? kLegacyStream : stream; }
+
+// Whether a kind of memory, as DLPack numbers it, is a CUDA device's.
+bool IsCuda(int kind) { return kind == nb::device::cuda::value || kind == nb::device::cuda_managed::value; }
 
 nb::builtin_exception NotReadable(absl::string_view why) { return nb::value_error(std::string(why).c_str()); }
 
@@ -67,21 +73,19 @@ std::string NameOf(const std::string& type) {
   }
 }
 
-std::unique_ptr<DeviceArray> BorrowByDlpack(const nb::object& array, DeviceStream stream) {
-  const uintptr_t handle = stream.stream == 0 ? kLegacyStream : stream.stream;
-  const nb::object lend = array.attr("__dlpack__");
-  nb::object capsule;
-  try {
-    capsule = lend(nb::arg("stream") = handle, nb::arg("max_version") = nb::make_tuple(nb::dlpack::major_version, 0));
-  } catch (nb::python_error& error) {
-    if (!error.matches(PyExc_TypeError)) throw;
-    capsule = lend(nb::arg("stream") = handle);  // a library from before DLPack 1.0, which knows no max_version
-  }
-  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
-    // Begins with its version, at which nanobind does not look.
-    const auto major = *static_cast<const uint32_t*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
-    if (major > nb::dlpack::major_version) {
-      throw NotReadable(absl::StrCat("it is described in version ", major, " of DLPack, but version ",
+// Throws what a C function of Python's has raised. Some raise nothing.
+[[noreturn]] void ThrowRaised() {
+  if (PyErr_Occurred() == nullptr) throw NotReadable("its DLPack function has failed without a reason");
+  throw nb::python_error();
+}
+
+// Returns: the tensor in a capsule of DLPack's.
+std::unique_ptr<DeviceArray> FromCapsule(const nb::object& capsule, const DeviceStream& reader, uintptr_t stream) {
+  constexpr const char* kVersioned = kCapsuleName<VersionedTensor>;
+  if (PyCapsule_IsValid(capsule.ptr(), kVersioned) != 0) {  // nanobind does not look at the version
+    const auto* const managed = static_cast<const VersionedTensor*>(PyCapsule_GetPointer(capsule.ptr(), kVersioned));
+    if (managed->major_version > nb::dlpack::major_version) {
+      throw NotReadable(absl::StrCat("it is described in version ", managed->major_version, " of DLPack, but version ",
                                      nb::dlpack::major_version, " was asked for"));
     }
   }
@@ -90,19 +94,32 @@ std::unique_ptr<DeviceArray> BorrowByDlpack(const nb::object& array, DeviceStrea
     throw NotReadable("its __dlpack__ returns no DLPack capsule");
   }
   const int kind = lent.device_type();
-  if ((kind != nb::device::cuda::value && kind != nb::device::cuda_managed::value) ||
-      lent.device_id() != stream.device) {
+  if (!IsCuda(kind) || lent.device_id() != reader.device) {
     throw NotReadable(absl::StrCat("DLPack places it on device ", lent.device_id(), " of kind ", kind,
-                                   ", but the engine reads CUDA device ", stream.device));
+                                   ", but the engine reads CUDA device ", reader.device));
   }
   std::vector<int64_t> shape(lent.shape_ptr(), lent.shape_ptr() + lent.ndim());
   const bool is_contiguous = IsContiguous(shape, lent.stride_ptr(), 1);
   std::string dtype = NameOf(lent.dtype());
-  return std::make_unique<DeviceArray>(std::move(lent), std::move(shape), std::move(dtype), is_contiguous);
+  return std::make_unique<DeviceArray>(std::move(lent), std::move(shape), std::move(dtype), is_contiguous, stream);
+}
+
+// The library makes the engine's stream wait for the array.
+std::unique_ptr<DeviceArray> BorrowByDlpack(const nb::object& array, const DeviceStream& reader) {
+  const uintptr_t handle = OrLegacy(reader.stream);
+  const nb::object lend = array.attr("__dlpack__");
+  nb::object capsule;
+  try {
+    capsule = lend(nb::arg("stream") = handle, nb::arg("max_version") = nb::make_tuple(nb::dlpack::major_version, 0));
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+    capsule = lend(nb::arg("stream") = handle);  // a library from before DLPack 1.0, which knows no max_version
+  }
+  return FromCapsule(capsule, reader, /*stream=*/0);
 }
 
 // By version 3 of the interface: https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
-std::unique_ptr<DeviceArray> BorrowByInterface(const nb::object& array, const LocalRuntime& runtime) {
+std::unique_ptr<DeviceArray> BorrowByInterface(const nb::object& array) {
   const auto fields = nb::cast<nb::dict>(array.attr("__cuda_array_interface__"));  // which may be computed at each look
   const auto has = [&](const char* name) { return fields.contains(name) && !fields[name].is_none(); };
   if (has("mask")) throw NotReadable("some of its entries are masked");
@@ -122,25 +139,88 @@ std::unique_ptr<DeviceArray> BorrowByInterface(const nb::object& array, const Lo
     stream = nb::cast<uintptr_t>(fields["stream"]);
     if (stream == 0) throw NotReadable("its __cuda_array_interface__ names the stream 0, which is ambiguous");
   }
-  ThrowIfError(WithoutGil([&] { return runtime.FollowStream(stream); }));
   // NOLINTNEXTLINE(performance-no-int-to-ptr): it comes so
   DeviceArray::Lent lent(reinterpret_cast<const void*>(address), 0, nullptr, array, nullptr, nb::dtype<uint8_t>(),
                          nb::device::cuda::value);
-  return std::make_unique<DeviceArray>(std::move(lent), std::move(shape), NameOf(type), is_contiguous);
+  return std::make_unique<DeviceArray>(std::move(lent), std::move(shape), NameOf(type), is_contiguous, stream);
 }
 
 }  // namespace
 
-std::unique_ptr<DeviceArray> DeviceArray::Borrow(const nb::object& array, const LocalRuntime& runtime) {
-  const std::optional<DeviceStream> stream = runtime.device_stream();
-  if (!stream.has_value()) throw NotReadable("it is in the memory of a GPU, but the engine reads only host memory");
+// From version 1.3 on: https://dmlc.github.io/dlpack/latest/python_spec.html. A type has it in a capsule. The functions
+// return 0, or else raise.
+struct ExchangeApi {
+  uint32_t major_version;
+  uint32_t minor_version;
+  const ExchangeApi* earlier;  // of an older major version
+  void* allocate;
+  int (*lend)(void* array, VersionedTensor** out);  // waits for nothing
+  void* to_array;
+  void* describe;
+  int (*work_stream)(int32_t device_kind, int32_t device, void** out);  // the stream that the caller's work goes to
+};
+
+void ArrayBorrower::LookAt(nb::handle array) {
+  const nb::handle type = array.type();
+  if (type.is(type_)) return;
+  type_ = nb::borrow(type);
+  has_dlpack_ = nb::hasattr(type, "__dlpack__");
+  has_interface_ = nb::hasattr(type, "__cuda_array_interface__");
+  has_gradients_ = nb::hasattr(type, "detach");
+  has_negations_ = nb::hasattr(type, "resolve_neg");
+  api_ = nullptr;
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") == 0) return;
+  api_ = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  while (api_ != nullptr && api_->major_version > nb::dlpack::major_version) api_ = api_->earlier;
+  if (api_ == nullptr) return;
+  void* stream = nullptr;
+  if (api_->work_stream(nb::device::cuda::value, reader_->device, &stream) != 0) {
+    type_.reset();
+    ThrowRaised();
+  }
+  work_stream_ = OrLegacy(reinterpret_cast<uintptr_t>(stream));
+}
+
+std::unique_ptr<DeviceArray> ArrayBorrower::Borrow(nb::object array) {
+  if (!reader_.has_value()) throw NotReadable("it is in the memory of a GPU, but the engine reads only host memory");
   return CallPython([&] {
-    return nb::hasattr(array, "__dlpack__") ? BorrowByDlpack(array, *stream) : BorrowByInterface(array, runtime);
+    LookAt(array);
+    if (has_gradients_ && api_ == nullptr) array = array.attr("detach")();
+    if (has_negations_) array = array.attr("resolve_neg")();
+    if (api_ != nullptr) {
+      VersionedTensor* lent = nullptr;
+      if (api_->lend(array.ptr(), &lent) != 0) ThrowRaised();
+      return FromCapsule(NewCapsule(lent), *reader_, work_stream_);
+    }
+    return has_dlpack_ ? BorrowByDlpack(array, *reader_) : BorrowByInterface(array);
+  });
+}
+
+nb::object ArrayBorrower::TryBorrow(nb::handle array) {
+  if (!reader_.has_value()) return {};
+  return CallPython([&]() -> nb::object {
+    try {
+      LookAt(array);
+      if (api_ == nullptr && has_dlpack_) {
+        const nb::object device = array.attr("__dlpack_device__")();
+        if (!IsCuda(nb::cast<int>(device[0])) || nb::cast<int>(device[1]) != reader_->device) return {};
+      } else if (api_ == nullptr && !has_interface_) {
+        return {};
+      }
+      return nb::cast(Borrow(nb::borrow(array)));
+    } catch (nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception&) {  // of a conversion
+    }
+    return {};
   });
 }
 
 std::optional<std::pair<int, uintptr_t>> StreamOf(const LocalRuntime& runtime) {
-  const std::optional<DeviceStream> stream = runtime.device_stream();
+  const std::optional<DeviceStream> stream = runtime.engine.device_stream();
   if (!stream.has_value()) return std::nullopt;
   return std::make_pair(stream->device, stream->stream);
 }

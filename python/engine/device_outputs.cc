@@ -8,31 +8,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "python/engine/device_arrays.h"
 #include "python/engine/outputs.h"
 
 namespace sparseagg::python {
 namespace {
 
 namespace dlpack = nb::dlpack;
-
-// What DLPack's two kinds of capsules point to: https://dmlc.github.io/dlpack/latest/c_api.html. nb::ndarray lends by
-// the same, but takes the GIL to take an array back, which some libraries give on a thread that must not wait.
-struct ManagedTensor {
-  dlpack::dltensor tensor;
-  void* manager_context;
-  void (*deleter)(ManagedTensor*);
-};
-struct VersionedTensor {
-  uint32_t major_version;
-  uint32_t minor_version;
-  void* manager_context;
-  void (*deleter)(VersionedTensor*);
-  uint64_t flags;
-  dlpack::dltensor tensor;
-};
-
-template <typename Managed>
-constexpr const char* kName = std::is_same_v<Managed, VersionedTensor> ? "dltensor_versioned" : "dltensor";
 
 // What keeps a result's columns. In a child process, which has no CUDA, they are left alone.
 class Owner {
@@ -103,6 +85,8 @@ class DeviceColumn {
     std::shared_ptr<const Owner> owner;
   };
 
+  // nb::ndarray lends by the same, but takes the GIL to take an array back, which some libraries give on a thread that
+  // must not wait.
   template <typename Managed>
   nb::object Lend() const {
     auto lent = std::make_unique<Lent<Managed>>(Lent<Managed>{{}, shape_, {}, owner_});
@@ -123,18 +107,7 @@ class DeviceColumn {
     if constexpr (std::is_same_v<Managed, VersionedTensor>) lent->managed.major_version = dlpack::major_version;
     lent->managed.manager_context = lent.get();
     lent->managed.deleter = [](Managed* managed) { delete static_cast<Lent<Managed>*>(managed->manager_context); };
-    Managed* const managed = &lent.release()->managed;
-    // Whoever takes the tensor over gives the capsule another name, and calls the deleter.
-    PyObject* const capsule = PyCapsule_New(managed, kName<Managed>, [](PyObject* object) {
-      if (PyCapsule_IsValid(object, kName<Managed>) == 0) return;
-      auto* const kept = static_cast<Managed*>(PyCapsule_GetPointer(object, kName<Managed>));
-      kept->deleter(kept);
-    });
-    if (capsule == nullptr) {
-      managed->deleter(managed);
-      throw nb::python_error();
-    }
-    return nb::steal(capsule);
+    return NewCapsule(&lent.release()->managed);
   }
 
   uint8_t TypeCode() const {

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -161,17 +162,18 @@ void InputReader::LeaveKeys() {
   }
 }
 
-Submission InputReader::Read(std::string client_id, nb::handle update, bool pairs, const nb::object& convert) const {
+Submission InputReader::Read(std::string client_id, nb::handle update, bool pairs, const nb::object& convert,
+                             ArrayBorrower& borrower) const {
   Builder builder(tensors_.size());
-  if (!ReadFast(update.ptr(), pairs, builder)) {
+  if (!ReadFast(update.ptr(), pairs, borrower, builder)) {
     builder.Clear();
-    ReadConverted(CallPython([&] { return convert(client_id, update); }), builder);
+    ReadConverted(CallPython([&] { return convert(client_id, update); }), borrower, builder);
   }
   builder.submission.client_id = std::move(client_id);
   return builder.Build();
 }
 
-bool InputReader::ReadFast(PyObject* update, bool pairs, Builder& builder) const {
+bool InputReader::ReadFast(PyObject* update, bool pairs, ArrayBorrower& borrower, Builder& builder) const {
   if (pairs && PyTuple_CheckExact(update) && PyTuple_Size(update) == 2) {
     PyObject* second = PyTuple_GetItem(update, 1);
     const bool is_weight = PyFloat_Check(second) != 0 || PyLong_CheckExact(second) != 0;
@@ -185,19 +187,19 @@ bool InputReader::ReadFast(PyObject* update, bool pairs, Builder& builder) const
       update = PyTuple_GetItem(update, 0);
     }
   }
-  if (!PyDict_CheckExact(update)) return tensors_.size() == 1 && ReadTensor(0, update, builder);
+  if (!PyDict_CheckExact(update)) return tensors_.size() == 1 && ReadTensor(0, update, borrower, builder);
   PyObject* name = nullptr;
   PyObject* value = nullptr;
   Py_ssize_t position = 0;
   while (PyDict_Next(update, &position, &name, &value) != 0) {
     PyObject* index = PyUnicode_CheckExact(name) != 0 ? PyDict_GetItemWithError(index_.ptr(), name) : nullptr;
     if (index == nullptr) return false;
-    if (!ReadTensor(PyLong_AsSize_t(index), value, builder)) return false;
+    if (!ReadTensor(PyLong_AsSize_t(index), value, borrower, builder)) return false;
   }
   return true;
 }
 
-bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) const {
+bool InputReader::ReadTensor(size_t tensor, PyObject* value, ArrayBorrower& borrower, Builder& builder) const {
   const TensorSpec& spec = tensors_[tensor];
   InputTensor input;
   input.tensor = tensor;
@@ -205,7 +207,8 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
     PyObject* key_object = PyTuple_GetItem(value, 0);
     PyObject* value_object = PyTuple_GetItem(value, 1);
     const auto key_array = AsPlain(key_object);
-    if (!key_array.has_value()) return false;
+    if (key_object == Py_None) return false;
+    if (!key_array.has_value()) return ReadOnDevice(tensor, key_object, value_object, borrower, builder);
     const auto keys = AsKeys(*key_array);
     if (!keys.has_value()) return false;
     input.keys = *keys;
@@ -229,7 +232,8 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
     }
   } else {
     const auto values = AsPlain(value);
-    if (!values.has_value() || !HasWireType(spec, *values) || spec.num_rows == 0) return false;
+    if (!values.has_value()) return ReadOnDevice(tensor, Py_None, value, borrower, builder);
+    if (!HasWireType(spec, *values) || spec.num_rows == 0) return false;
     const auto size = static_cast<uint64_t>(values->size);
     if (size % spec.row_width != 0 || size / spec.row_width != spec.num_rows) return false;
     // `convert` knows which other shapes are allowed.
@@ -242,7 +246,28 @@ bool InputReader::ReadTensor(size_t tensor, PyObject* value, Builder& builder) c
   return true;
 }
 
-void InputReader::ReadConverted(const nb::object& converted, Builder& builder) const {
+bool InputReader::ReadOnDevice(size_t tensor, PyObject* keys, PyObject* rows, ArrayBorrower& borrower,
+                               Builder& builder) const {
+  // The code of a library may take them out of the update.
+  const std::array<nb::object, 2> given = {nb::borrow(keys), nb::borrow(rows)};
+  std::array<nb::object, 2> lent;
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (numpy::IsArray(given[i].ptr())) return false;
+    lent[i] = given[i].is_none() ? nb::none() : borrower.TryBorrow(given[i]);
+    if (!lent[i].is_valid()) return false;
+  }
+  const bool has_keys = !lent[0].is_none();
+  const bool has_rows = !lent[1].is_none();
+  const uint64_t num_keys = has_keys ? nb::cast<const DeviceArray&>(lent[0]).size() : tensors_[tensor].num_rows;
+  if (num_keys == 0 || !(has_keys || has_rows)) return false;
+  if (has_rows) {  // `convert` knows which other shapes are allowed
+    const std::vector<int64_t>& shape = nb::cast<const DeviceArray&>(lent[1]).shape();
+    if (shape.size() > 1 && static_cast<uint64_t>(shape[0]) != num_keys) return false;
+  }
+  return AddDevicePiece(tensor, lent[0], lent[1], num_keys, builder);
+}
+
+void InputReader::ReadConverted(const nb::object& converted, ArrayBorrower& borrower, Builder& builder) const {
   const auto [pieces, weight] = nb::cast<std::pair<nb::list, nb::object>>(converted);
   if (nb::isinstance<nb::list>(weight)) {
     builder.submission.tensor_weights = nb::cast<std::vector<double>>(weight);
@@ -251,46 +276,50 @@ void InputReader::ReadConverted(const nb::object& converted, Builder& builder) c
   }
   for (const nb::handle piece : pieces) {
     const auto [tensor, keys, values, num_keys] = nb::cast<std::tuple<size_t, nb::object, nb::object, uint64_t>>(piece);
+    if (tensor >= tensors_.size()) throw nb::type_error("convert: there is no such tensor");
     if (nb::isinstance<DeviceArray>(keys) || nb::isinstance<DeviceArray>(values)) {
-      ReadDevicePiece(tensor, keys, values, num_keys, builder);
+      if (!AddDevicePiece(tensor, keys, values, num_keys, builder)) {
+        throw nb::type_error("convert: not arrays of a device in the engine's form");
+      }
     } else if (keys.is_none()) {
       const auto array = AsPlain(values.ptr());
-      if (tensor >= tensors_.size() || !array.has_value() || !HasWireType(tensors_[tensor], *array) ||
+      if (!array.has_value() || !HasWireType(tensors_[tensor], *array) ||
           static_cast<uint64_t>(array->size) != num_keys * tensors_[tensor].row_width) {
         throw nb::type_error("convert: not the values of a run");
       }
       builder.Hold(values.ptr());
       builder.submission.tensors.push_back({tensor, KeyRun{0, num_keys}, static_cast<const std::byte*>(array->data)});
-    } else if (tensor >= tensors_.size() || !ReadTensor(tensor, nb::make_tuple(keys, values).ptr(), builder)) {
+    } else if (!ReadTensor(tensor, nb::make_tuple(keys, values).ptr(), borrower, builder)) {
       throw nb::type_error("convert: not arrays in wire form");
     }
   }
 }
 
-void InputReader::ReadDevicePiece(size_t tensor, const nb::object& keys, const nb::object& values, uint64_t num_keys,
-                                  Builder& builder) const {
-  if (tensor >= tensors_.size()) throw nb::type_error("convert: there is no such tensor");
-  builder.submission.tensors.push_back(ReadDeviceTensor(tensors_[tensor], tensor, keys, values, num_keys));
+bool InputReader::AddDevicePiece(size_t tensor, const nb::object& keys, const nb::object& values, uint64_t num_keys,
+                                 Builder& builder) const {
+  const std::optional<InputTensor> input = ReadDeviceTensor(tensors_[tensor], tensor, keys, values, num_keys);
+  if (!input.has_value()) return false;
+  builder.submission.tensors.push_back(*input);
   if (!keys.is_none()) builder.HoldKeys(keys.ptr());
   if (!values.is_none()) builder.Hold(values.ptr());
+  return true;
 }
 
-InputTensor ReadDeviceTensor(const TensorSpec& spec, size_t tensor, const nb::object& keys, const nb::object& values,
-                             uint64_t num_keys) {
-  const auto check = [](bool is_right) {
-    if (!is_right) throw nb::type_error("not arrays of a device in the engine's form");
-  };
+std::optional<InputTensor> ReadDeviceTensor(const TensorSpec& spec, size_t tensor, const nb::object& keys,
+                                            const nb::object& values, uint64_t num_keys) {
   InputTensor input{tensor, KeyRun{0, num_keys}, nullptr, /*on_device=*/true};
   if (!keys.is_none()) {
     const auto& array = nb::cast<const DeviceArray&>(keys);
     const std::optional<InputKeys> read = array.AsKeys();
-    check(read.has_value() && array.size() == num_keys);
+    if (!read.has_value() || array.size() != num_keys) return std::nullopt;
     input.keys = *read;
+    input.streams[0] = array.stream();
   }
   if (!values.is_none()) {
     const auto& array = nb::cast<const DeviceArray&>(values);
-    check(array.HasValuesOf(spec) && array.size() == num_keys * spec.row_width);
+    if (!array.HasValuesOf(spec) || array.size() != num_keys * spec.row_width) return std::nullopt;
     input.values = array.data();
+    input.streams[1] = array.stream();
   }
   return input;
 }

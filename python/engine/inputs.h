@@ -4,12 +4,14 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "host/spec/spec.h"
+#include "python/engine/device_arrays.h"
 #include "python/engine/local_round.h"
 #include "python/engine/nb.h"
 
@@ -58,17 +60,17 @@ using References = absl::InlinedVector<PyObject*, 2>;
 std::shared_ptr<const void> OwnReferences(References&& references);
 
 // Returns: the tuples of two DeviceArrays, either of which may be None: without keys they are 0, 1, …. Borrows both.
-// Errors: TypeError: they are not in the form in which the engine reads updates of `spec`.
-InputTensor ReadDeviceTensor(const TensorSpec& spec, size_t tensor, const nb::object& keys, const nb::object& values,
-                             uint64_t num_keys);
+// nullopt: they are not in the form in which the engine reads updates of `spec`.
+std::optional<InputTensor> ReadDeviceTensor(const TensorSpec& spec, size_t tensor, const nb::object& keys,
+                                            const nb::object& values, uint64_t num_keys);
 
 // Reader of Python updates. Owned by an Aggregator; borrows `tensors`. All calls, the destructor too, require the GIL.
 //
-// Arrays in wire form (contiguous, aligned, the tensor's dtype, keys of any integer type of 32 or 64 bits) are
-// borrowed, and referenced until the engine releases them. All other updates go through `convert`, a callable of the
-// Python package: (client_id, update) -> (list of (tensor, keys | None, values | None, num_keys), weight | None). The
-// weight may be a list with one for each tensor (Submission::tensor_weights). It returns arrays in wire form, or
-// raises. Keys and values may also both be DeviceArrays, of Aggregator.borrow.
+// Arrays in wire form (contiguous, aligned, the tensor's dtype, keys of any integer type of 32 or 64 bits), of NumPy or
+// on the engine's device, are borrowed, and referenced until the engine releases them. All other updates go through
+// `convert`, a callable of the Python package: (client_id, update) -> (list of (tensor, keys | None, values | None,
+// num_keys), weight | None). The weight may be a list with one for each tensor (Submission::tensor_weights). It returns
+// arrays in wire form, or raises. Keys and values may also both be DeviceArrays, of Aggregator.borrow.
 class InputReader {
  public:
   explicit InputReader(absl::Span<const TensorSpec> tensors);
@@ -81,18 +83,21 @@ class InputReader {
   // tuple. May run any Python code, through `convert`.
   // Returns: a submission that references the arrays; it may be used and destroyed without the GIL.
   // Errors: exceptions of `convert`; TypeError if the arrays that it returns are not in wire form.
-  Submission Read(std::string client_id, nb::handle update, bool pairs, const nb::object& convert) const;
+  Submission Read(std::string client_id, nb::handle update, bool pairs, const nb::object& convert,
+                  ArrayBorrower& borrower) const;
 
  private:
   class Builder;
 
-  // ReadFast and ReadTensor return false if something is not in wire form.
-  bool ReadFast(PyObject* update, bool pairs, Builder& builder) const;
-  bool ReadTensor(size_t tensor, PyObject* value, Builder& builder) const;
-  void ReadConverted(const nb::object& converted, Builder& builder) const;
-  // Reads a piece of which keys or values are a DeviceArray, and the other one is, too, or None.
-  void ReadDevicePiece(size_t tensor, const nb::object& keys, const nb::object& values, uint64_t num_keys,
-                       Builder& builder) const;
+  // ReadFast, ReadTensor and ReadOnDevice return false if something is not in wire form.
+  bool ReadFast(PyObject* update, bool pairs, ArrayBorrower& borrower, Builder& builder) const;
+  bool ReadTensor(size_t tensor, PyObject* value, ArrayBorrower& borrower, Builder& builder) const;
+  // Reads keys and rows, either of which may be None: without keys, all rows of the tensor.
+  bool ReadOnDevice(size_t tensor, PyObject* keys, PyObject* rows, ArrayBorrower& borrower, Builder& builder) const;
+  // Adds DeviceArrays, as of ReadDeviceTensor. Returns: false if they are not in the engine's form.
+  bool AddDevicePiece(size_t tensor, const nb::object& keys, const nb::object& values, uint64_t num_keys,
+                      Builder& builder) const;
+  void ReadConverted(const nb::object& converted, ArrayBorrower& borrower, Builder& builder) const;
 
   absl::Span<const TensorSpec> tensors_;
   nb::dict index_;                 // name -> index

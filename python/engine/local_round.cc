@@ -27,6 +27,8 @@ namespace {
 constexpr uint64_t kBatchBytes = uint64_t{32} << 20;
 constexpr uint64_t kBatchPart = 16;
 constexpr size_t kBatchSubmissions = 4096;
+// Arrays on the device take no host memory, and a batch of them costs one wait for the device.
+constexpr uint64_t kDeviceBytesPerByte = 8;
 // Values of a result that one task checks.
 constexpr size_t kPieceValues = size_t{256} << 10;
 
@@ -48,8 +50,11 @@ uint64_t KeyColumnBytes(const TensorSpec& spec, const InputTensor& tensor) {
   return std::holds_alternative<KeyRun>(tensor.keys) ? 0 : NumKeys(tensor.keys) * KeyBytes(spec);
 }
 
-uint64_t ValueBytes(const TensorSpec& spec, const InputTensor& tensor) {
-  return tensor.values == nullptr ? 0 : NumKeys(tensor.keys) * SizeOf(spec.dtype) * spec.row_width;
+// Returns: bytes of the key column and of the values.
+uint64_t ArrayBytes(const TensorSpec& spec, const InputTensor& tensor) {
+  const uint64_t value_bytes =
+      tensor.values == nullptr ? 0 : NumKeys(tensor.keys) * SizeOf(spec.dtype) * spec.row_width;
+  return KeyColumnBytes(spec, tensor) + value_bytes;
 }
 
 // Returns: keys of the tensor's key type, where they lie.
@@ -65,10 +70,14 @@ absl::Span<const uint64_t> AsWide(const InputKeys& keys) {
   return absl::MakeConstSpan(reinterpret_cast<const uint64_t*>(with_sign.data()), with_sign.size());
 }
 
-absl::StatusOr<ValidatedUpdate> Validate(Engine& engine, const TensorSpec& spec, const InputTensor& tensor,
+double WeightOf(const Submission& submission, size_t tensor) {
+  return submission.tensor_weights.empty() ? submission.weight.value_or(1.0) : submission.tensor_weights[tensor];
+}
+
+// Requires: an update in host memory.
+absl::StatusOr<ValidatedUpdate> Validate(const TensorSpec& spec, const InputTensor& tensor,
                                          const Submission& submission, double weight,
                                          const std::shared_ptr<KeyArena>& arena) {
-  if (tensor.on_device) return engine.Import(spec, tensor.keys, tensor.values, submission.owner, weight);
   if (tensor.unchecked.has_value()) {
     return ValidatedUpdate::CreateWithUncheckedKeys(spec, AsWide(tensor.keys), *tensor.unchecked, tensor.values,
                                                     submission.owner, weight);
@@ -118,7 +127,15 @@ absl::Status LocalRound::CheckOpen() const {
 uint64_t LocalRound::BytesOf(const Submission& submission) const {
   uint64_t bytes = 0;
   for (const InputTensor& tensor : submission.tensors) {
-    bytes += KeyColumnBytes(tensors_[tensor.tensor], tensor) + ValueBytes(tensors_[tensor.tensor], tensor);
+    bytes += ArrayBytes(tensors_[tensor.tensor], tensor);
+  }
+  return bytes;
+}
+
+uint64_t LocalRound::BatchBytesOf(const Submission& submission) const {
+  uint64_t bytes = 0;
+  for (const InputTensor& tensor : submission.tensors) {
+    bytes += ArrayBytes(tensors_[tensor.tensor], tensor) / (tensor.on_device ? kDeviceBytesPerByte : 1);
   }
   return bytes;
 }
@@ -129,7 +146,7 @@ absl::Status LocalRound::Add(std::vector<Submission> submissions) {
     uint64_t bytes = 0;
     size_t end = begin;
     do {
-      bytes += BytesOf(submissions[end]);
+      bytes += BatchBytesOf(submissions[end]);
       ++end;
     } while (end < submissions.size() && end - begin < kBatchSubmissions && bytes < batch_bytes_);
     RETURN_IF_ERROR(AddBatch(absl::MakeSpan(submissions).subspan(begin, end - begin)));
@@ -148,15 +165,22 @@ absl::Status LocalRound::AddBatch(absl::Span<Submission> batch) {
   const std::shared_ptr<KeyArena> arena = MakeArena(batch);
   {
     Stopwatch watch(times.prepare);
-    if (batch.size() == 1 || runtime_.arena.max_concurrency() == 1) {
-      for (size_t i = 0; i < batch.size(); ++i) {
-        prepared[i] = Prepare(batch[i], arena);
-        if (!prepared[i].status.ok()) break;
+    size_t num_good = 0;  // none is added after the first one that is refused
+    for (; num_good < batch.size(); ++num_good) {
+      Prepared& out = prepared[num_good];
+      out.status = CheckSubmission(batch[num_good], out.size);
+      if (!out.status.ok()) break;
+    }
+    Imported imported = Import(batch.first(num_good), absl::MakeSpan(prepared));
+    const auto prepare = [&](size_t i) {
+      prepared[i].status = Prepare(batch[i], arena, imported, prepared[i]);
+      return prepared[i].status.ok();
+    };
+    if (num_good <= 1 || runtime_.arena.max_concurrency() == 1) {
+      for (size_t i = 0; i < num_good && prepare(i); ++i) {
       }
     } else {
-      runtime_.arena.execute([&] {
-        tbb::parallel_for(size_t{0}, batch.size(), [&](size_t i) { prepared[i] = Prepare(batch[i], arena); });
-      });
+      runtime_.arena.execute([&] { tbb::parallel_for(size_t{0}, num_good, prepare); });
     }
   }
   std::lock_guard lock(mu_);
@@ -189,36 +213,37 @@ std::shared_ptr<KeyArena> LocalRound::MakeArena(absl::Span<const Submission> bat
   return std::make_shared<KeyArena>(bytes);
 }
 
-LocalRound::Prepared LocalRound::Prepare(const Submission& submission, const std::shared_ptr<KeyArena>& arena) const {
-  Prepared out;
-  out.status = PrepareInto(submission, arena, out);
-  return out;
+LocalRound::Imported LocalRound::Import(absl::Span<const Submission> batch, absl::Span<Prepared> prepared) const {
+  std::vector<DeviceUpdate> updates;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    prepared[i].first_imported = updates.size();
+    for (const InputTensor& tensor : batch[i].tensors) {
+      if (!tensor.on_device) continue;
+      updates.push_back({&tensors_[tensor.tensor], tensor.keys, tensor.values, batch[i].owner,
+                         WeightOf(batch[i], tensor.tensor), tensor.streams});
+    }
+  }
+  Imported imported;
+  if (!updates.empty()) imported.refusal = runtime_.engine.Import(absl::MakeSpan(updates), imported.updates);
+  return imported;
 }
 
-absl::Status LocalRound::PrepareInto(const Submission& submission, const std::shared_ptr<KeyArena>& arena,
-                                     Prepared& out) const {
-  RETURN_IF_ERROR(CheckSubmission(submission));
-  for (const InputTensor& tensor : submission.tensors) out.size.num_tuples += NumKeys(tensor.keys);
-  out.size.num_bytes = BytesOf(submission);
-  const auto exhausted = [](absl::string_view limit, uint64_t value, uint64_t max) {
-    return absl::ResourceExhaustedError(absl::StrCat("the submission has ", value, ", beyond ", limit, " ", max));
-  };
-  if (limits_.max_tuples_per_submission != 0 && out.size.num_tuples > limits_.max_tuples_per_submission) {
-    return exhausted("max_tuples_per_submission", out.size.num_tuples, limits_.max_tuples_per_submission);
-  }
-  if (limits_.max_bytes_per_submission != 0 && out.size.num_bytes > limits_.max_bytes_per_submission) {
-    return exhausted("max_bytes_per_submission", out.size.num_bytes, limits_.max_bytes_per_submission);
-  }
-  const std::vector<double>& weights = submission.tensor_weights;
+absl::Status LocalRound::Prepare(const Submission& submission, const std::shared_ptr<KeyArena>& arena,
+                                 Imported& imported, Prepared& out) const {
   std::vector<ValidatedUpdate> updates;
   updates.reserve(tensors_.size());
   const auto* next = submission.tensors.data();
   const auto* const end = next + submission.tensors.size();
+  size_t next_imported = out.first_imported;
   for (size_t t = 0; t < tensors_.size(); ++t) {
     const bool touched = next != end && next->tensor == t;
     const InputTensor& tensor = touched ? *next++ : InputTensor{.tensor = t, .keys = {}};
-    const double weight = weights.empty() ? submission.weight.value_or(1.0) : weights[t];
-    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(runtime_.engine, tensors_[t], tensor, submission, weight, arena));
+    if (tensor.on_device) {
+      if (next_imported >= imported.updates.size()) return imported.refusal;
+      updates.push_back(std::move(imported.updates[next_imported++]));
+      continue;
+    }
+    ASSIGN_OR_RETURN(ValidatedUpdate update, Validate(tensors_[t], tensor, submission, WeightOf(submission, t), arena));
     updates.push_back(std::move(update));
   }
   ASSIGN_OR_RETURN(out.submission, aggregation_->Prepare(std::move(updates)));
@@ -226,18 +251,27 @@ absl::Status LocalRound::PrepareInto(const Submission& submission, const std::sh
   return absl::OkStatus();
 }
 
-absl::Status LocalRound::CheckSubmission(const Submission& submission) const {
+absl::Status LocalRound::CheckSubmission(const Submission& submission, Size& size) const {
   RETURN_IF_ERROR(CheckId(submission.client_id, "client_id"));
-  if (!submission.tensor_weights.empty()) return absl::OkStatus();  // each update's own is checked with it
-  for (const TensorSpec& spec : tensors_) {
-    if (submission.weight.has_value()) {
-      RETURN_IF_ERROR(ValidateWeight(spec, *submission.weight));
-    } else if (spec.aggregation.weighting == Weighting::kByWeight) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          Quoted(spec), ": the weight is missing, which by_weight needs: weight=…, or a pair (update, weight)"));
+  if (submission.tensor_weights.empty()) {  // otherwise each update's own is checked with it
+    for (const TensorSpec& spec : tensors_) {
+      if (submission.weight.has_value()) {
+        RETURN_IF_ERROR(ValidateWeight(spec, *submission.weight));
+      } else if (spec.aggregation.weighting == Weighting::kByWeight) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            Quoted(spec), ": the weight is missing, which by_weight needs: weight=…, or a pair (update, weight)"));
+      }
     }
+    RETURN_IF_ERROR(CheckWeightHasEffect(tensors_, submission.weight));
   }
-  return CheckWeightHasEffect(tensors_, submission.weight);
+  for (const InputTensor& tensor : submission.tensors) size.num_tuples += NumKeys(tensor.keys);
+  size.num_bytes = BytesOf(submission);
+  const auto check = [](absl::string_view limit, uint64_t value, uint64_t max) -> absl::Status {
+    if (max == 0 || value <= max) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrCat("the submission has ", value, ", beyond ", limit, " ", max));
+  };
+  RETURN_IF_ERROR(check("max_tuples_per_submission", size.num_tuples, limits_.max_tuples_per_submission));
+  return check("max_bytes_per_submission", size.num_bytes, limits_.max_bytes_per_submission);
 }
 
 absl::Status LocalRound::AddPrepared(Submission& submission, Prepared& prepared) {

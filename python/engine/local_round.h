@@ -2,6 +2,7 @@
 #ifndef SPARSEAGG_PYTHON_ENGINE_LOCAL_ROUND_H_
 #define SPARSEAGG_PYTHON_ENGINE_LOCAL_ROUND_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,8 +30,9 @@ namespace sparseagg::python {
 struct InputTensor {
   size_t tensor = 0;  // index in the specs
   InputKeys keys;
-  const std::byte* values = nullptr;  // keys × row_width, in the tensor's dtype; null: none, for a union only
-  bool on_device = false;             // keys (unless they are a run) and values are in device memory
+  const std::byte* values = nullptr;      // keys × row_width, in the tensor's dtype; null: none, for a union only
+  bool on_device = false;                 // keys (unless they are a run) and values are in device memory
+  std::array<uintptr_t, 2> streams = {};  // of those on the device, as of DeviceUpdate
   // The keys have the tensor's key type, nobody can change them, and Submission::owner keeps them: they are not copied.
   bool has_fixed_keys = false;
   // If given, the merge checks the keys, which Submission::owner keeps: 64-bit ones, of which these are the bounds, of
@@ -152,8 +154,10 @@ class LocalRound {
   bool IsFinite(const Result& result) const;
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
-  // Returns: about the bytes of submissions that Add prepares in parallel. Passing more to one Add is not faster.
+  // Returns: about the bytes of submissions that Add prepares in parallel, or imports in one call of the engine, as
+  // BatchBytesOf counts them. Passing more to one Add is not faster.
   uint64_t batch_bytes() const { return batch_bytes_; }
+  uint64_t BatchBytesOf(const Submission& submission) const;
   // Returns: bytes of the submission's keys, in the tensor's key type, and of its values.
   uint64_t BytesOf(const Submission& submission) const;
   const LocalRuntime& runtime() const { return runtime_; }
@@ -178,6 +182,12 @@ class LocalRound {
     absl::Status status;
     PreparedSubmission submission;
     Size size;
+    size_t first_imported = 0;  // in Imported::updates
+  };
+  // The updates of a batch that are on the device, in order, up to the first one that the engine refuses.
+  struct Imported {
+    std::vector<ValidatedUpdate> updates;
+    absl::Status refusal;
   };
 
   LocalRound(std::vector<TensorSpec> tensors, const RoundLimits& limits, uint64_t batch_bytes, LocalRuntime& runtime)
@@ -190,9 +200,11 @@ class LocalRound {
   absl::Status AddBatch(absl::Span<Submission> batch);
   // Makes the memory for the copied keys of a batch.
   std::shared_ptr<KeyArena> MakeArena(absl::Span<const Submission> batch) const;
-  Prepared Prepare(const Submission& submission, const std::shared_ptr<KeyArena>& arena) const;
-  absl::Status PrepareInto(const Submission& submission, const std::shared_ptr<KeyArena>& arena, Prepared& out) const;
-  absl::Status CheckSubmission(const Submission& submission) const;
+  Imported Import(absl::Span<const Submission> batch, absl::Span<Prepared> prepared) const;
+  absl::Status Prepare(const Submission& submission, const std::shared_ptr<KeyArena>& arena, Imported& imported,
+                       Prepared& out) const;
+  // Checks what needs no look at the arrays. Sets `size`.
+  absl::Status CheckSubmission(const Submission& submission, Size& size) const;
   absl::Status AddPrepared(Submission& submission, Prepared& prepared);
 
   const std::vector<TensorSpec> tensors_;

@@ -84,10 +84,6 @@ class LocalRuntimes {
 
 std::string LocalRuntime::Describe() const { return python::Describe(engine); }
 
-absl::Status LocalRuntime::FollowStream(uintptr_t stream) const {
-  return is_lost ? CudaLostInFork() : engine.FollowStream(stream);
-}
-
 absl::StatusOr<LocalRuntime*> LocalRuntimeOf(int threads, bool device) { return LocalRuntimes::Of(threads, device); }
 
 absl::Status CudaLostInFork() {

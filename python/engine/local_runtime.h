@@ -21,9 +21,6 @@ struct LocalRuntime {
     arena.initialize();
   }
   std::string Describe() const;  // "cpu (CPU, 2 threads)"
-  // As of Engine: where it reads arrays in device memory, and after what. Errors: also those of a fork.
-  std::optional<DeviceStream> device_stream() const { return engine.device_stream(); }
-  absl::Status FollowStream(uintptr_t stream) const;
 
   Engine& engine;
   const bool device;

@@ -67,20 +67,18 @@ nb::bytes MemoryRound::Submit(const std::string& client_id, const std::string& s
     slice.view.keys = bytes.keys;
     slice.view.values = bytes.values;
   }
-  std::vector<Lent> lent;
+  std::vector<DeviceUpdate> lent;
   lent.reserve(device_parts.size());
-  for (const DevicePart& part : device_parts) lent.push_back(Lend(part));
+  for (const DevicePart& part : device_parts) lent.push_back(Lend(part, weight.value_or(1.0)));
   const service::Receipt receipt = CallWithoutGil([&]() -> absl::StatusOr<service::Receipt> {
     RETURN_IF_ERROR(CheckId(client_id, "client_id"));
     RETURN_IF_ERROR(CheckId(submission_id, "submission_id"));
-    for (Lent& tensor : lent) {
+    std::vector<ValidatedUpdate> imported;
+    if (!lent.empty()) RETURN_IF_ERROR(host_->runtime().engine.Import(absl::MakeSpan(lent), imported));
+    for (size_t i = 0; i < lent.size(); ++i) {
       service::ChunkSlice& slice = chunk.slices.emplace_back();
-      const TensorSpec& spec = intake_->config().tensors[tensor.input.tensor];
-      slice.tensor = spec.name;
-      ASSIGN_OR_RETURN(ValidatedUpdate imported,
-                       host_->runtime().engine.Import(spec, tensor.input.keys, tensor.input.values,
-                                                      std::move(tensor.value_owner), weight.value_or(1.0)));
-      slice.imported = std::make_shared<const ValidatedUpdate>(std::move(imported));
+      slice.tensor = lent[i].spec->name;
+      slice.imported = std::make_shared<const ValidatedUpdate>(std::move(imported[i]));
     }
     return intake_->Submit(client_id, submission_id, chunk);
   });
@@ -162,14 +160,17 @@ nb::list MemoryRound::Read(const std::vector<std::string>& names) const {
 
 void MemoryRound::RaiseFailure() const { ThrowIfError(round_->Snapshot().failure); }
 
-MemoryRound::Lent MemoryRound::Lend(const DevicePart& part) const {
+DeviceUpdate MemoryRound::Lend(const DevicePart& part, double weight) const {
   const auto& [name, keys, num_keys, values] = part;
   const size_t tensor = ValueOrThrow(intake_->config().FindTensor(name));
-  Lent lent{ReadDeviceTensor(intake_->config().tensors[tensor], tensor, keys, values, num_keys), nullptr};
-  if (values.is_none()) return lent;
+  const TensorSpec& spec = intake_->config().tensors[tensor];
+  const std::optional<InputTensor> input = ReadDeviceTensor(spec, tensor, keys, values, num_keys);
+  if (!input.has_value()) throw nb::type_error("not arrays of a device in the engine's form");
+  DeviceUpdate update{&spec, input->keys, input->values, nullptr, weight, input->streams};
+  if (values.is_none()) return update;
   values.inc_ref();
-  lent.value_owner = OwnReferences({values.ptr()});
-  return lent;
+  update.owner = OwnReferences({values.ptr()});
+  return update;
 }
 
 void DefineMemoryRound(nb::module_& module) {

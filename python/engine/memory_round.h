@@ -66,13 +66,7 @@ class MemoryRound {
   void RaiseFailure() const;
 
  private:
-  // Arrays of a device, as an engine imports them.
-  struct Lent {
-    InputTensor input;
-    std::shared_ptr<const void> value_owner;
-  };
-
-  Lent Lend(const DevicePart& part) const;
+  DeviceUpdate Lend(const DevicePart& part, double weight) const;
 
   const std::shared_ptr<RoundHost> host_;  // outlives the round
   const std::string name_;

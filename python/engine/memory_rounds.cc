@@ -91,9 +91,9 @@ class MemoryRounds {
     return out;
   }
 
-  // Borrows an array in the device's memory. GIL: as of DeviceArray::Borrow.
+  // Borrows an array in the device's memory. GIL: held.
   std::unique_ptr<DeviceArray> Borrow(const nb::object& array) const {
-    return DeviceArray::Borrow(array, host_->runtime());
+    return ArrayBorrower(host_->runtime()).Borrow(array);
   }
   const LocalRuntime& runtime() const { return host_->runtime(); }
   uint64_t memory_bytes() const { return host_->memory_bytes(); }

@@ -65,7 +65,8 @@ class Aggregator {
   // Adds one submission. GIL: held while the update is read, released while the submission is added.
   void AddOne(std::string client_id, const nb::object& update, const nb::object& weight, const nb::object& convert) {
     std::vector<Submission> submissions;
-    submissions.push_back(reader_.Read(std::move(client_id), update, /*pairs=*/false, convert));
+    ArrayBorrower borrower(round_->runtime());
+    submissions.push_back(reader_.Read(std::move(client_id), update, /*pairs=*/false, convert, borrower));
     if (!weight.is_none()) submissions[0].weight = nb::cast<double>(weight);
     Add(std::move(submissions));
   }
@@ -78,18 +79,19 @@ class Aggregator {
     const bool named = !names.is_none();
     // Converted updates take memory of their own, so at most about a batch of them waits to be added.
     std::vector<Submission> batch;
+    ArrayBorrower borrower(round_->runtime());
     uint64_t batch_bytes = 0;
     // `convert` runs the caller's code, which may change the list: so no iterator, and a reference to each update.
     for (size_t i = 0; i < updates.size(); ++i) {
       const nb::object update = updates[i];
       std::string id = named ? nb::cast<std::string>(ids[i]) : absl::StrFormat("%020d", first + i);
       try {
-        batch.push_back(reader_.Read(std::move(id), update, /*pairs=*/true, convert));
+        batch.push_back(reader_.Read(std::move(id), update, /*pairs=*/true, convert, borrower));
       } catch (...) {
         Add(std::move(batch));
         throw;
       }
-      batch_bytes += round_->BytesOf(batch.back());
+      batch_bytes += round_->BatchBytesOf(batch.back());
       if (batch_bytes < round_->batch_bytes()) continue;
       Add(std::exchange(batch, {}));
       batch_bytes = 0;
@@ -110,9 +112,9 @@ class Aggregator {
     Add(std::move(all));
   }
 
-  // Borrows an array in the device's memory, for `convert`. GIL: as of DeviceArray::Borrow.
+  // Borrows an array in the device's memory, for `convert`. GIL: held.
   std::unique_ptr<DeviceArray> Borrow(const nb::object& array) const {
-    return DeviceArray::Borrow(array, round_->runtime());
+    return ArrayBorrower(round_->runtime()).Borrow(array);
   }
 
   // Leaves the merging to Finish: the caller keeps all updates until then. `leaves_keys`: and what can be left of the
@@ -180,7 +182,7 @@ class Aggregator {
     ThrowIfError(results.status());
     nb::list out;
     for (const DeviceResult& result : *results) {
-      out.append(ToPython(result, round_->runtime().device_stream()->device, round_->runtime()));
+      out.append(ToPython(result, round_->runtime().engine.device_stream()->device, round_->runtime()));
     }
     return out;
   }
@@ -206,7 +208,8 @@ class Aggregator {
     const auto places = nb::cast<Column<const int64_t>>(page[5]);
     const auto ends = nb::cast<Column<const int64_t>>(page[6]);
     Submission whole;
-    if (ends.size() > 0) whole = reader_.Read("", nb::make_tuple(page[7], page[8]), /*pairs=*/false, convert);
+    ArrayBorrower borrower(round_->runtime());
+    if (ends.size() > 0) whole = reader_.Read("", nb::make_tuple(page[7], page[8]), /*pairs=*/false, convert, borrower);
     const InputTensor columns = whole.tensors.empty() ? InputTensor{} : whole.tensors[0];
     const auto num_rows = static_cast<int64_t>(NumKeys(columns.keys));
     if (first > end || end > ids.size() || places.size() != ends.size() || whole.tensors.size() > 1 ||

@@ -12,6 +12,7 @@
 #include "host/aggregation.h"
 #include "tests/support/driver.h"
 #include "tests/support/failing_allocation.h"
+#include "tests/support/faulty_device.h"
 #include "tests/support/generators.h"
 #include "tests/support/host_device.h"
 #include "tests/support/random.h"
@@ -104,6 +105,52 @@ TEST(DeviceAllocationFailure, AnyWhileAnUpdateIsSentAhead_MakesNoDifference) {
   }
   EXPECT_GE(before, 8) << "this test no longer does what it is for";
   EXPECT_EQ(engine.use().num_fallbacks, 0u);
+}
+
+TEST(DeviceAllocationFailure, AnyDuringAnImport_MakesNoDifferenceToTheNextOne) {
+  const uint64_t seed = TestSeed(43);
+  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+  TensorSpec spec;
+  spec.name = "t";
+  const std::vector<RawSubmission> submissions = Submissions(spec, seed);
+  const Verdict verdict = Judge({spec}, submissions);
+  auto owner = std::make_shared<const int>(0);
+  struct FaultyDevice::Record record;
+  auto engine = std::make_unique<cuda::DeviceEngine>(
+      std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{}, FaultPlan{}, &record), cuda::DeviceEngineOptions{});
+  const auto import = [&](std::vector<ValidatedUpdate>& imported) {
+    std::vector<DeviceUpdate> updates;
+    for (const RawSubmission& submission : submissions) {
+      const RawTensor& raw = submission.tensors[0];
+      const auto* const values = reinterpret_cast<const std::byte*>(raw.values.data());
+      updates.push_back({&spec, absl::MakeConstSpan(raw.keys), values, owner});
+    }
+    return engine->Import(absl::MakeSpan(updates), imported);
+  };
+  long before = 0;
+  for (bool failed = true; failed; ++before) {
+    SCOPED_TRACE(absl::StrCat("without allocation ", before));
+    {
+      std::vector<ValidatedUpdate> imported;
+      const FailingAllocation failing(before);
+      Try([&] { return import(imported); }).IgnoreError();
+      failed = failing.failed();
+    }
+    EXPECT_EQ(owner.use_count(), 1) << "arrays were not given back";
+    std::vector<ValidatedUpdate> imported;
+    ASSERT_EQ(import(imported), absl::OkStatus());
+    const auto aggregation = *Aggregation::Create(*engine, {spec});
+    for (size_t k = 0; k < submissions.size(); ++k) {
+      ASSERT_TRUE(aggregation->Add(submissions[k].client_id, *aggregation->Prepare({imported[k]})).ok());
+    }
+    imported.clear();
+    Driven driven{std::vector<absl::Status>(kClients), std::move(*aggregation).Finish()};
+    ASSERT_EQ(Disagreement({spec}, driven, verdict), "");
+  }
+  EXPECT_GE(before, 10) << "this test no longer does what it is for";
+  EXPECT_EQ(engine->use().num_fallbacks, 0u);
+  engine.reset();
+  EXPECT_EQ(record.num_leaked, 0u);
 }
 
 }  // namespace

@@ -7,8 +7,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -256,16 +258,17 @@ bool IsRight(const Job& job, const Verdict& verdict, uint64_t seed, BarrierSite 
   return engine.use().num_fallbacks == 0 && Disagreement({job.spec}, driven, verdict).empty();
 }
 
-// Runs the job without one barrier in a process of its own, since wrong indices may end it. Returns: whether the
-// missing barrier showed: by a wrong result, an error of the executor, a crash or a report of a race.
-bool Shows(const Job& job, const Verdict& verdict, BarrierSite removed) {
+// Runs something without one barrier in a process of its own, since wrong indices may end it. `is_right`: whether the
+// result of a seed is right. Returns: whether the missing barrier showed: by a wrong result, an error of the executor,
+// a crash or a report of a race.
+bool Shows(const std::function<bool(uint64_t seed)>& is_right) {
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child == 0) {
     if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(0);
     try {
       for (uint64_t seed = 1; seed <= kTries; ++seed) {
-        if (!IsRight(job, verdict, seed, removed, nullptr)) _exit(1);
+        if (!is_right(seed)) _exit(1);
       }
     } catch (const std::exception&) {
       _exit(1);
@@ -285,10 +288,13 @@ void ExpectMissingBarriersShow(const std::vector<Job>& jobs, size_t min_barriers
     const Verdict verdict = Judge({job.spec}, job.submissions);
     std::vector<BarrierSite> sites;
     ASSERT_TRUE(IsRight(job, verdict, 1, BarrierSite(), &sites));
-    ASSERT_FALSE(Shows(job, verdict, BarrierSite())) << "a process without a mistake fails";
+    const auto shows_without = [&](BarrierSite removed) {
+      return Shows([&](uint64_t seed) { return IsRight(job, verdict, seed, removed, nullptr); });
+    };
+    ASSERT_FALSE(shows_without(BarrierSite())) << "a process without a mistake fails";
     for (const BarrierSite& site : sites) {
       bool& shown = shows[Name(site)];
-      shown = shown || Shows(job, verdict, site);
+      shown = shown || shows_without(site);
     }
   }
   EXPECT_GE(shows.size(), min_barriers) << "the jobs reach too little";
@@ -299,6 +305,36 @@ TEST(StrictEngine, WithoutAnyOneBarrier_TheMistakeShows) { ExpectMissingBarriers
 
 TEST(StrictEngine, BlocksOfOneWarpWithoutAnyOneBarrier_TheMistakeShows) {
   ExpectMissingBarriersShow(JobsOfOneWarp(), 7);
+}
+
+// Whether imports, of keys in order of which one thread finds one repeated, find so much.
+bool ImportsAreRight(StrictExecutor& executor) {
+  std::vector<uint32_t> keys(300);
+  std::vector<uint32_t> copy(keys.size());
+  std::iota(keys.begin(), keys.end(), 0u);
+  keys[200] = keys[199];
+  const cuda::ImportTask task = {keys.data(), cuda::Number::kUInt32, keys.size(), 0, 0, 4, 1000, copy.data()};
+  bool are_right = true;
+  for (int i = 0; i < 10; ++i) {
+    uint32_t found = 0;
+    executor.RunBlocks(cuda::ImportUpdates{&task, 1, task.num_parts(), &found});
+    are_right = are_right && found == cuda::kRepeats && copy == keys;
+  }
+  return are_right;
+}
+
+TEST(StrictKernels, AnImportWithoutAnyOneBarrier_TheMistakeShows) {
+  StrictExecutor executor(TestSeed(1));
+  EXPECT_TRUE(ImportsAreRight(executor));
+  const std::vector<BarrierSite> sites = executor.fibers().InnerSites();
+  EXPECT_EQ(sites.size(), 2u);
+  for (const BarrierSite& site : sites) {
+    EXPECT_TRUE(Shows([&](uint64_t seed) {
+      StrictExecutor without(seed);
+      without.fibers().RemoveBarrier(site);
+      return ImportsAreRight(without);
+    })) << Name(site);
+  }
 }
 
 }  // namespace

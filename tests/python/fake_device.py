@@ -11,7 +11,7 @@ import ctypes
 import dataclasses
 import threading
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import sparseagg as sa
@@ -149,13 +149,25 @@ class DlpackArray:
         return self._library.kind, self._library.device
 
     def __dlpack__(self, *, stream: Any = None, **options: Any) -> Any:
-        library, contents = self._library, self._contents
+        library = self._library
         if library.version is None and options:
             raise TypeError(f"unexpected keyword arguments {list(options)}")
         if stream is None:  # NumPy asks so, and cannot read it
             library.host_copies += 1
             raise BufferError("it is not in host memory")
         library.streams.append(stream)
+        name, managed, deleter = self._lend(library.version)
+
+        def destroy(capsule: int) -> None:
+            if _is_valid(capsule, name):  # nobody has taken the tensor
+                deleter(_pointer_of(capsule, name))
+
+        destructor = _Destructor(destroy)
+        _KEPT.append((destructor, name))
+        return _new_capsule(ctypes.addressof(managed), name, destructor)
+
+    def _lend(self, version: int | None) -> tuple[bytes, Any, Any]:
+        library, contents = self._library, self._contents
         memory, array = _memory_like(contents)
         shape = (ctypes.c_int64 * contents.ndim)(*contents.shape)
         strides = (ctypes.c_int64 * contents.ndim)(*(stride // contents.itemsize for stride in contents.strides))
@@ -169,18 +181,12 @@ class DlpackArray:
         deleter = _Deleter(lambda _: library.take_back(loan, memory))
         name: bytes
         managed: Any
-        if library.version is None:
+        if version is None:
             name, managed = b"dltensor", _Managed(tensor, None, deleter)
         else:
-            name, managed = b"dltensor_versioned", _Versioned(library.version, 0, None, deleter, 0, tensor)
-
-        def destroy(capsule: int) -> None:
-            if _is_valid(capsule, name):  # nobody has taken the tensor
-                deleter(_pointer_of(capsule, name))
-
-        destructor = _Destructor(destroy)
-        _KEPT.append((memory, shape, strides, managed, deleter, destructor, name))
-        return _new_capsule(ctypes.addressof(managed), name, destructor)
+            name, managed = b"dltensor_versioned", _Versioned(version, 0, None, deleter, 0, tensor)
+        _KEPT.append((memory, shape, strides, managed, deleter))
+        return name, managed, deleter
 
 
 class TorchTensor(DlpackArray):
@@ -235,6 +241,60 @@ class TorchTensor(DlpackArray):
 
     def _of(self, contents: np.ndarray) -> TorchTensor:
         return TorchTensor(contents, self._library)
+
+
+_LendFunction = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p))
+_StreamFunction = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+
+
+class _ExchangeApi(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("earlier", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("lend", _LendFunction),
+        ("to_array", ctypes.c_void_p),
+        ("describe", ctypes.c_void_p),
+        ("work_stream", _StreamFunction),
+    ]
+
+
+def exchange_api(major: int = 1, earlier: int = 0) -> tuple[_ExchangeApi, Any]:
+    """Returns DLPack's C functions of an ``ExchangeTensor``, and the capsule for its type."""
+
+    def lend(array: Any, out: Any) -> int:
+        if array.fails:
+            return -1
+        out[0] = ctypes.addressof(array._lend(array._library.version or 1)[1])
+        return 0
+
+    def work_stream(kind: int, device: int, out: Any) -> int:
+        ExchangeTensor.asked.append((kind, device))
+        out[0] = ExchangeTensor.stream
+        return 0
+
+    api = _ExchangeApi(major, 3, earlier, None, _LendFunction(lend), None, None, _StreamFunction(work_stream))
+    _KEPT.append(api)
+    return api, _new_capsule(ctypes.addressof(api), b"dlpack_exchange_api", _Destructor())
+
+
+class ExchangeTensor(TorchTensor):
+    """A tensor of a torch that has the C functions of DLPack 1.3.
+
+    Attributes:
+        stream: that the library works on.
+        asked: for which kinds and numbers of devices it was asked for its stream.
+        fails: whether it cannot be lent.
+    """
+
+    __dlpack_c_exchange_api__ = exchange_api()[1]
+    stream: int | None = None
+    asked: ClassVar[list[tuple[int, int]]] = []
+    fails = False
+
+    def _of(self, contents: np.ndarray) -> ExchangeTensor:
+        return ExchangeTensor(contents, self._library)
 
 
 class TorchCoo:

@@ -78,6 +78,11 @@ void RunOne(const ListParts& kernel, Executor& executor) {
   executor.RunBlocks(kernel);
 }
 
+template <typename Executor>
+void RunOne(const ImportUpdates& kernel, Executor& executor) {
+  executor.RunBlocks(kernel);
+}
+
 template <typename Kernel, typename Executor>
 void RunOne(const Kernel& kernel, Executor& executor) {
   executor.RunElements(kernel);

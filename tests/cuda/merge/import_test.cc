@@ -104,25 +104,56 @@ bool HasLength(const TensorSpec& spec, const RawTensor& raw) {
   return !raw.has_values || raw.values.size() == raw.keys.size() * spec.row_width * SizeOf(spec.dtype);
 }
 
-absl::StatusOr<ValidatedUpdate> ImportRaw(Engine& engine, const TensorSpec& spec, const RawTensor& raw, double weight,
-                                          Rng& rng) {
+// Lends the arrays of a tensor. `spec` outlives what is returned.
+DeviceUpdate Lend(const TensorSpec& spec, const RawTensor& raw, double weight, Rng& rng) {
   auto arrays = std::make_shared<DeviceArrays>(raw, SizeOf(spec.dtype), rng);
   bool is_all = spec.layout == Layout::kDense && raw.keys.size() == spec.num_rows;
   for (size_t i = 0; i < raw.keys.size(); ++i) is_all &= raw.keys[i] == i;
   const InputKeys keys = is_all ? InputKeys(KeyRun{0, spec.num_rows}) : arrays->keys();
   const std::byte* const values = arrays->values();
-  return engine.Import(spec, keys, values, std::move(arrays), weight);
+  return {&spec, keys, values, std::move(arrays), weight};
+}
+
+// Imports one update.
+absl::StatusOr<ValidatedUpdate> ImportOne(Engine& engine, DeviceUpdate update) {
+  std::vector<ValidatedUpdate> imported;
+  RETURN_IF_ERROR(engine.Import(absl::MakeSpan(&update, 1), imported));
+  return std::move(imported.at(0));
+}
+
+// Imports submissions in one call, and in another one after each that is refused; and adds them. Returns: their
+// statuses.
+std::vector<absl::Status> SubmitFromDevice(Engine& engine, Aggregation& aggregation,
+                                           absl::Span<const RawSubmission> submissions, Rng& rng) {
+  const std::vector<TensorSpec>& specs = aggregation.tensors();
+  std::vector<DeviceUpdate> updates;
+  for (const RawSubmission& submission : submissions) {
+    for (size_t t = 0; t < specs.size(); ++t) {
+      updates.push_back(Lend(specs[t], submission.tensors[t], submission.weight, rng));
+    }
+  }
+  std::vector<absl::Status> statuses;
+  while (statuses.size() < submissions.size()) {
+    std::vector<ValidatedUpdate> imported;
+    const absl::Status refusal =
+        engine.Import(absl::MakeSpan(updates).subspan(statuses.size() * specs.size()), imported);
+    for (size_t first = 0; first + specs.size() <= imported.size(); first += specs.size()) {
+      const auto of_one = absl::MakeConstSpan(imported).subspan(first, specs.size());
+      auto prepared = aggregation.Prepare({of_one.begin(), of_one.end()});
+      statuses.push_back(prepared.ok() ? aggregation.Add(submissions[statuses.size()].client_id, *std::move(prepared))
+                                       : prepared.status());
+    }
+    if (refusal.ok()) {
+      EXPECT_EQ(statuses.size(), submissions.size());
+    } else {
+      statuses.push_back(refusal);
+    }
+  }
+  return statuses;
 }
 
 absl::Status SubmitFromDevice(Engine& engine, Aggregation& aggregation, const RawSubmission& submission, Rng& rng) {
-  std::vector<ValidatedUpdate> updates;
-  for (size_t t = 0; t < aggregation.tensors().size(); ++t) {
-    const TensorSpec& spec = aggregation.tensors()[t];
-    ASSIGN_OR_RETURN(ValidatedUpdate update, ImportRaw(engine, spec, submission.tensors[t], submission.weight, rng));
-    updates.push_back(std::move(update));
-  }
-  ASSIGN_OR_RETURN(PreparedSubmission prepared, aggregation.Prepare(std::move(updates)));
-  return aggregation.Add(submission.client_id, std::move(prepared));
+  return SubmitFromDevice(engine, aggregation, absl::MakeConstSpan(&submission, 1), rng)[0];
 }
 
 template <typename T>
@@ -164,13 +195,25 @@ Driven DriveImports(Engine& engine, const std::vector<TensorSpec>& specs, const 
                     bool all, bool finish_on_device, Rng& rng) {
   Driven driven;
   const std::unique_ptr<Aggregation> aggregation = *Aggregation::Create(engine, specs);
+  std::vector<RawSubmission> batch;  // for one import
+  const auto import = [&] {
+    for (absl::Status& status : SubmitFromDevice(engine, *aggregation, batch, rng)) {
+      driven.submissions.push_back(std::move(status));
+    }
+    batch.clear();
+  };
   for (const RawSubmission& submission : submissions) {
     bool can_import = true;
     for (size_t t = 0; t < specs.size(); ++t) can_import &= HasLength(specs[t], submission.tensors[t]);
-    driven.submissions.push_back(can_import && (all || rng.Coin())
-                                     ? SubmitFromDevice(engine, *aggregation, submission, rng)
-                                     : Submit(*aggregation, submission));
+    if (can_import && (all || rng.Coin())) {
+      batch.push_back(submission);
+      if (rng.Below(4) == 0) import();
+    } else {
+      import();
+      driven.submissions.push_back(Submit(*aggregation, submission));
+    }
   }
+  import();
   driven.results = finish_on_device ? FinishOnDevice(std::move(*aggregation)) : std::move(*aggregation).Finish();
   return driven;
 }
@@ -275,10 +318,20 @@ TEST_F(ImportTest, ErrorsAreThoseOfTheHost) {
     const absl::Status expected =
         ValidatedUpdate::CreateWithCopiedKeys(b.spec, b.keys, b.values, nullptr, b.weight).status();
     EXPECT_EQ(expected.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_EQ(engine.Import(b.spec, b.keys, b.values, nullptr, b.weight).status(), expected);
+    const DeviceUpdate refused = {&b.spec, b.keys, b.values, nullptr, b.weight};
+    const DeviceUpdate taken = {&spec, absl::MakeConstSpan(good).first(2), bytes, nullptr, 1.0};
+    // Those before it are imported, and those after it are left alone, whatever is wrong with them.
+    for (size_t num_before : {0, 1, 2, 5}) {
+      std::vector<DeviceUpdate> updates(num_before, taken);
+      for (const DeviceUpdate& update : {refused, taken, refused}) updates.push_back(update);
+      for (const Bad& other : bad) updates.push_back({&other.spec, other.keys, other.values, nullptr, other.weight});
+      std::vector<ValidatedUpdate> imported;
+      EXPECT_EQ(engine.Import(absl::MakeSpan(updates), imported), expected);
+      EXPECT_EQ(imported.size(), num_before);
+    }
   }
   EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
-  EXPECT_EQ(CreateCpuEngine()->Import(spec, KeyRun{0, 2}, bytes, nullptr, 1.0).status().code(),
+  EXPECT_EQ(ImportOne(*CreateCpuEngine(), {&spec, KeyRun{0, 2}, bytes}).status().code(),
             absl::StatusCode::kUnimplemented);
 }
 
@@ -293,13 +346,84 @@ TEST_F(ImportTest, ArraysElsewhereAreRefused_AndTheDeviceGoesOn) {
     options.elsewhere = [foreign](const void* at) { return at == foreign ? "the memory of CUDA device 1" : ""; };
     options.run_kernel = [](const cuda::KernelCall&) { ADD_FAILURE() << "a kernel ran"; };
     cuda::DeviceEngine engine(std::make_unique<cuda::HostDevice>(options), {});
-    const absl::Status refused = engine.Import(spec, absl::MakeConstSpan(keys), bytes, nullptr, 1.0).status();
+    const absl::Status refused = ImportOne(engine, {&spec, absl::MakeConstSpan(keys), bytes}).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(refused.message()),
                 ::testing::MatchesRegex("tensor 't': its (keys|values) are in the memory of CUDA device 1, but the "
                                         "engine reads CUDA device 0; copy them there, or to host memory"));
     EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
   }
+}
+
+// A device that remembers for which streams it waits, and knows no stream 13.
+class FollowingDevice : public cuda::HostDevice {
+ public:
+  explicit FollowingDevice(std::vector<uintptr_t>& followed) : followed_(followed) {}
+  absl::Status Follow(uintptr_t stream, cuda::Lane lane) override {
+    EXPECT_EQ(lane, cuda::Lane::kCopy);
+    if (stream == 13) return absl::InternalError("no such stream");
+    followed_.push_back(stream);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<uintptr_t>& followed_;
+};
+
+TEST_F(ImportTest, WaitsForEachStreamOnce_AndSaysWhereItCannot) {
+  TensorSpec spec = FloatSum();
+  const DeviceUpdate empty = {&spec, KeyRun{0, 0}, nullptr};
+  std::vector<DeviceUpdate> updates(6, empty);
+  updates[0].streams = {1, 0};
+  updates[1].streams = {7, 1};
+  updates[3].streams = {0, 7};
+  updates[4].streams = {2, 2};
+  std::vector<uintptr_t> followed;
+  cuda::DeviceEngine engine(std::make_unique<FollowingDevice>(followed), {});
+  std::vector<ValidatedUpdate> imported;
+  EXPECT_EQ(engine.Import(absl::MakeSpan(updates), imported), absl::OkStatus());
+  EXPECT_EQ(imported.size(), 6u);
+  EXPECT_THAT(followed, ::testing::ElementsAre(1, 7, 2));
+  updates[3].streams = {0, 13};
+  imported.clear();
+  EXPECT_EQ(engine.Import(absl::MakeSpan(updates), imported),
+            absl::InvalidArgumentError("tensor 't': CUDA device 0 cannot wait for the stream that an array names, as "
+                                       "where the array is on another GPU: no such stream"));
+  EXPECT_EQ(imported.size(), 3u);
+  EXPECT_TRUE(engine.Probe().ok()) << engine.Probe();
+}
+
+// Of any number of updates: an allocation for the keys and one for the table, a copy in, a kernel, and a copy out.
+TEST_F(ImportTest, TakesAsManyCallsOfTheDeviceForAThousandUpdatesAsForOne) {
+  const uint64_t seed = TestSeed(4);
+  SCOPED_TRACE(absl::StrCat("SPARSEAGG_TEST_SEED=", seed));
+  Rng rng(seed);
+  const TensorSpec spec = FloatSum();
+  std::vector<RawSubmission> submissions;
+  for (int i = 0; i < 1000; ++i) submissions.push_back(FloatSubmission(spec, std::to_string(i), rng));
+  struct FaultyDevice::Record record;
+  cuda::DeviceEngine engine(
+      std::make_unique<FaultyDevice>(cuda::HostDeviceOptions{.torture_seed = seed}, FaultPlan{}, &record), {});
+  const auto import = [&](size_t count) {
+    std::vector<DeviceUpdate> updates;
+    for (size_t i = 0; i < count; ++i) updates.push_back(Lend(spec, submissions[i].tensors[0], 1.0, rng));
+    std::vector<ValidatedUpdate> imported;
+    const uint64_t num_calls = record.num_calls;
+    const uint64_t num_launches = record.num_launches;
+    EXPECT_EQ(engine.Import(absl::MakeSpan(updates), imported), absl::OkStatus());
+    EXPECT_EQ(imported.size(), count);
+    EXPECT_LE(record.num_launches - num_launches, 2u);  // the check; few findings are copied by a kernel
+    const uint64_t calls = record.num_calls - num_calls;
+    const uint64_t before = record.num_calls;
+    imported.clear();
+    EXPECT_EQ(record.num_calls - before, 2u) << "a wait for all that is borrowed, and one for the keys";
+    return calls;
+  };
+  for (int i = 0; i < 10; ++i) import(100);  // pinned buffers and events
+  EXPECT_LE(import(1), 13u);
+  EXPECT_LE(import(100), 13u);
+  EXPECT_EQ(import(1000), import(100));
+  EXPECT_EQ(DeviceArrays::num_released, 2201u);
 }
 
 // Updates in device memory that are never merged before the end would fill it, whatever the keys are.
@@ -371,8 +495,7 @@ TEST_F(ImportTest, SeveralThreadsAtOnce) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 300; ++i) {
         const bool is_good = (t + i) % 2 == 0;
-        const auto update =
-            engine.Import(spec, absl::MakeConstSpan(is_good ? good : bad), bytes, /*owner=*/nullptr, 1.0);
+        const auto update = ImportOne(engine, {&spec, absl::MakeConstSpan(is_good ? good : bad), bytes});
         if (update.ok() != is_good || (is_good && !update->unique())) ++num_wrong;
       }
     });
@@ -405,6 +528,7 @@ TEST_F(ImportTest, FaultsAtEveryCall_GiveTheReferencesBitsOrAnError) {
       Rng rng(seed);
       const Driven driven = DriveImports(*engine, specs, submissions, /*all=*/true, finish_on_device, rng);
       engine.reset();
+      EXPECT_EQ(record.num_leaked, 0u);
       if (!record.faulted) break;
       SCOPED_TRACE(absl::StrCat("fault ", static_cast<int>(fault), " at call ", at_call));
       std::vector<absl::Status> all = driven.submissions;

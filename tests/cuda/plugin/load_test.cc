@@ -170,11 +170,7 @@ class ThrowingEngine : public Engine {
     return std::make_unique<ThrowingAccumulator>(fail_);
   }
   std::optional<DeviceStream> device_stream() const override { return DeviceStream{6, 7}; }
-  absl::Status FollowStream(uintptr_t) override { return Fail(); }
-  absl::StatusOr<ValidatedUpdate> Import(const TensorSpec&, const InputKeys&, const std::byte*,
-                                         std::shared_ptr<const void>, double) override {
-    return Fail();
-  }
+  absl::Status Import(absl::Span<DeviceUpdate>, std::vector<ValidatedUpdate>&) override { return Fail(); }
 
   int num_releases = 0;
 
@@ -190,8 +186,9 @@ class ThrowingEngine : public Engine {
 std::vector<absl::Status> StatusesOf(Engine& engine) {
   TensorSpec spec;
   spec.num_rows = 9;
-  std::vector<absl::Status> statuses = {engine.Probe(), engine.CreateAccumulator(spec).status(), engine.FollowStream(1),
-                                        engine.Import(spec, KeyRun{}, nullptr, nullptr, 1).status()};
+  std::vector<absl::Status> statuses = {engine.Probe(), engine.CreateAccumulator(spec).status()};
+  std::vector<ValidatedUpdate> imported;
+  statuses.push_back(engine.Import({}, imported));
   spec.name = "v";
   const std::unique_ptr<Accumulator> accumulator = *engine.CreateAccumulator(spec);
   const std::unique_ptr<Accumulator> other = *engine.CreateAccumulator(spec);
@@ -211,12 +208,12 @@ std::vector<absl::Status> StatusesOf(Engine& engine) {
 
 TEST(GuardedEngineTest, Exceptions_BecomeStatuses) {
   const auto no_memory = cuda::GuardEngine(std::make_unique<ThrowingEngine>([] { throw std::bad_alloc(); }));
-  EXPECT_EQ(StatusesOf(*no_memory), std::vector(12, absl::ResourceExhaustedError("out of memory")));
+  EXPECT_EQ(StatusesOf(*no_memory), std::vector(11, absl::ResourceExhaustedError("out of memory")));
   EXPECT_EQ(no_memory->description(), "");
   EXPECT_TRUE(no_memory->devices().empty());
   no_memory->ReleaseDeviceMemory();
   const auto wrong = cuda::GuardEngine(std::make_unique<ThrowingEngine>([] { throw std::logic_error("bad"); }));
-  EXPECT_EQ(StatusesOf(*wrong), std::vector(12, absl::InternalError("unexpected exception: bad")));
+  EXPECT_EQ(StatusesOf(*wrong), std::vector(11, absl::InternalError("unexpected exception: bad")));
 }
 
 TEST(GuardedEngineTest, WhatThrowsNothing_IsForwarded) {

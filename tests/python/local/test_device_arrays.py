@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import types
 from typing import Any
 
@@ -10,7 +11,15 @@ import numpy as np
 import pytest
 import sparseagg as sa
 from every_client import digest, one
-from fake_device import DlpackArray, InterfaceArray, Library, TorchCoo, TorchTensor
+from fake_device import (
+    DlpackArray,
+    ExchangeTensor,
+    InterfaceArray,
+    Library,
+    TorchCoo,
+    TorchTensor,
+    exchange_api,
+)
 from random_rounds import here_and_there, random_spec
 from sparseagg._internal.local import cuda_plugin
 from test_engine import floats
@@ -43,8 +52,10 @@ def test_random_updates_on_a_device_end_as_on_the_cpu(seed: int, on_host: None) 
     def lend(array: np.ndarray) -> Any:
         if array.dtype == ml_dtypes.bfloat16:
             return library.array(array)
-        kind = rng.integers(3)
-        return library.array(array) if kind else InterfaceArray(array, library, rng.choice([None, 1, 2, 12345]))
+        kind = rng.integers(4)
+        if kind == 0:
+            return InterfaceArray(array, library, rng.choice([None, 1, 2, 12345]))
+        return ExchangeTensor(array, library) if kind == 1 else library.array(array)
 
     def moved(tensor: str, data: Any) -> Any:
         """The same tensor on the device, with keys of any type that holds them."""
@@ -161,6 +172,44 @@ def test_aggregate_merges_where_the_updates_are(kind: str, library: Library) -> 
     assert engine_of(sa.aggregate([(KEYS, ROWS), ([1, 2], [3.0, 4.0]), [0.0] * 10], one())) == "cpu"
 
 
+def test_a_call_asks_a_library_with_the_c_functions_of_dlpack_once_for_its_stream(library: Library) -> None:
+    updates = [(np.roll(KEYS, i), np.roll(ROWS, i)) for i in range(100)]
+    lent = [(ExchangeTensor(keys, library), ExchangeTensor(rows, library)) for keys, rows in updates]
+    for ExchangeTensor.stream in (None, 7):
+        ExchangeTensor.asked.clear()
+        assert outcome(lent, one(), device="cuda") == outcome(updates, one(), device="cpu")
+        assert ExchangeTensor.asked == [(2, 0)]
+    assert library.streams == []
+    assert library.all_are_back, library.returned
+
+
+def test_c_functions_of_an_unknown_version_are_not_called(library: Library) -> None:
+    class Newer(ExchangeTensor):
+        __dlpack_c_exchange_api__ = exchange_api(2)[1]
+
+    class Older(ExchangeTensor):
+        __dlpack_c_exchange_api__ = exchange_api(2, ctypes.addressof(exchange_api(1)[0]))[1]
+
+    for kind, num_streams in ((Newer, 2), (Older, 0)):
+        library.streams.clear()
+        update = kind(KEYS, library), kind(ROWS, library)
+        assert outcome([update], one(), device="cuda") == outcome([(KEYS, ROWS)], one(), device="cpu")
+        assert len(library.streams) == num_streams
+    failing = ExchangeTensor(floats(*range(10)), library)
+    failing.fails = True
+    assert "its DLPack function has failed without a reason" in refusal(failing)
+
+
+@pytest.mark.parametrize("kind", [TorchTensor, ExchangeTensor])
+def test_negations_that_torch_has_left_pending_are_done(kind: Any, library: Library) -> None:
+    class Negated(kind):  # type: ignore[misc]
+        def resolve_neg(self) -> Any:
+            return kind(-self._contents, library)
+
+    update = kind(KEYS, library), Negated(ROWS, library)
+    assert outcome([update], one(), device="cuda") == outcome([(KEYS, -ROWS)], one(), device="cpu")
+
+
 def test_results_on_a_device_are_updates_of_the_next_merge(library: Library) -> None:
     halves = []
     for _ in range(2):
@@ -208,22 +257,30 @@ WRONG_UPDATES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_UPDATES)
-@pytest.mark.parametrize("shape", [None, (10,)])
-def test_wrong_keys_and_values_are_refused_in_the_words_of_the_cpu(wrong: str, shape: Any, library: Library) -> None:
+@pytest.mark.parametrize(("shape", "kind"), [(None, DlpackArray), ((10,), DlpackArray), (None, ExchangeTensor)])
+def test_wrong_keys_and_values_are_refused_in_the_words_of_the_cpu(
+    wrong: str, shape: Any, kind: Any, library: Library
+) -> None:
     keys, rows = WRONG_UPDATES[wrong]
     spec = sa.RoundSpec([sa.TensorSpec("v", "float32", **({"num_rows": 10} if shape is None else {"shape": shape}))])
-    lent = None if rows is None else library.array(rows)
+    lent = None if rows is None else kind(rows, library)
     on_host: Any = {"v": rows if keys is None else (keys, rows)}
-    on_device: Any = {"v": lent if keys is None else (library.array(keys), lent)}
+    on_device: Any = {"v": lent if keys is None else (kind(keys, library), lent)}
     good = {"v": (KEYS, ROWS)}
-    expected = outcome([good, on_host, good], spec, device="cpu")
-    assert outcome([good, on_device, good], spec, device="cuda") == expected
+    good_on_device = {"v": (kind(KEYS, library), kind(ROWS, library))}
+    also_wrong = {"v": (kind(KEYS + 100, library), kind(ROWS, library))}
+    expected = outcome([good, good, on_host, good], spec, device="cpu")
+    there = [good, good_on_device, on_device, good_on_device]
+    assert outcome(there, spec, device="cuda") == expected
+    if expected[0] is sa.InvalidArgumentError:  # the first one counts, wherever the others are
+        for others in ([also_wrong, good], [{"v": (KEYS + 100, ROWS)}, also_wrong]):
+            assert outcome(there[:3] + others, spec, device="cuda") == expected
     if wrong == "dense on other axes" and shape is None:
         return  # they make the 10 rows
     assert expected[0] is sa.InvalidArgumentError
     aggregator = sa.Aggregator(spec, device="cuda")
     with pytest.raises(sa.InvalidArgumentError) as error:
-        aggregator.add(f"{1:020}", on_device)
+        aggregator.add(f"{2:020}", on_device)
     assert str(error.value) == expected[1]
     assert aggregator.num_submissions == 0
     del error

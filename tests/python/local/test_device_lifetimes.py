@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import sparseagg as sa
 from every_client import digest, one
-from fake_device import InterfaceArray, Library, TorchTensor, drop_released, taken
+from fake_device import (
+    DlpackArray,
+    ExchangeTensor,
+    InterfaceArray,
+    Library,
+    TorchTensor,
+    drop_released,
+    taken,
+)
 from partial_rounds import SPECS, updates_of
 from test_device_arrays import KEYS, ROWS
 from test_engine import floats
@@ -29,15 +37,15 @@ def test_arrays_are_lent_for_the_engines_stream(library: Library) -> None:
     aggregator.finish()
 
 
-@pytest.mark.parametrize("version", [None, 1])
+@pytest.mark.parametrize(("version", "kind"), [(None, DlpackArray), (1, DlpackArray), (1, ExchangeTensor)])
 def test_values_are_kept_until_they_are_merged_and_keys_until_they_are_added(
-    version: int | None, library: Library
+    version: int | None, kind: Any, library: Library
 ) -> None:
     library.version = version
     aggregator = sa.Aggregator(one(), device="cuda")
     expected = sa.Aggregator(one())
     for client in "abc":
-        aggregator.add(client, (library.array(KEYS), library.array(ROWS)))
+        aggregator.add(client, (kind(KEYS, library), kind(ROWS, library)))
         expected.add(client, (KEYS, ROWS))
     drop_released()
     assert library.returned == [1, 0] * 3  # keys are copied, values borrowed

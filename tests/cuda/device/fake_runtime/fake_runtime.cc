@@ -189,8 +189,6 @@ cudaError_t Launch(const Kernel& kernel, cudaStream_t) {
 }
 template cudaError_t Launch(const ExpandRun&, cudaStream_t);
 template cudaError_t Launch(const GatherSegments&, cudaStream_t);
-template cudaError_t Launch(const ImportKeys&, cudaStream_t);
-template cudaError_t Launch(const CheckFinite&, cudaStream_t);
 template cudaError_t Launch(const CopyWords&, cudaStream_t);
 template cudaError_t Launch(const FlagKeptRows&, cudaStream_t);
 template cudaError_t Launch(const FlagNonzeroRows&, cudaStream_t);
@@ -200,6 +198,7 @@ template cudaError_t Launch(const FindTileBounds&, cudaStream_t);
 template cudaError_t Launch(const FindPartBounds&, cudaStream_t);
 cudaError_t Launch(const Fetch& args, cudaStream_t) { return fake::Run(args); }
 cudaError_t Launch(const ListParts& args, cudaStream_t) { return fake::Run(args); }
+cudaError_t Launch(const ImportUpdates& args, cudaStream_t) { return fake::Run(args); }
 cudaError_t Launch(const FoldTiles& args, cudaStream_t) { return fake::Run(args); }
 cudaError_t Launch(const FoldValues& args, cudaStream_t) { return fake::Run(args); }
 cudaError_t Launch(const Contributors& args, cudaStream_t) { return fake::Run(args); }

@@ -169,10 +169,6 @@ class _Reader:
                 f"device {self.device}"
             )
         with readable(spec.name, array, f"{part} of " if part else ""):
-            # torch lends no tensor that requires a gradient, or whose negation is pending.
-            for plain in ("detach", "resolve_neg"):
-                if hasattr(array, plain):
-                    array = getattr(array, plain)()
             if copy:
                 array = _copy(array)
             with extension.errors():
