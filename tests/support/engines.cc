@@ -76,7 +76,7 @@ std::vector<EngineCase> AvailableEngines() {
   }
 #endif
   // The CUDA engine over a device in host memory tests everything but the driver, CUB and true concurrency. Once with
-  // the sizes of a real device (but it merges on arrival sooner, so that fewer updates see several merges), and once for
+  // the sizes of a real device, but it merges on arrival sooner, so that few updates see several merges; and once for
   // each path with tiny sizes in torture mode.
   cuda::DeviceEngineOptions real_sizes;
   real_sizes.tuning.min_pending_bytes = size_t{2} << 20;
