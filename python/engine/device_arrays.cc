@@ -211,11 +211,12 @@ nb::object ArrayBorrower::TryBorrow(nb::handle array) {
       return nb::cast(Borrow(nb::borrow(array)));
     } catch (nb::python_error& error) {
       if (!error.matches(PyExc_Exception)) throw;
+      return {};
     } catch (const std::bad_alloc&) {
       throw;
     } catch (const std::exception&) {  // of a conversion
+      return {};
     }
-    return {};
   });
 }
 
