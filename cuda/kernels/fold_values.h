@@ -55,8 +55,8 @@ struct TuplesAhead {
   SPARSEAGG_HD typename Fold::Value At(const FoldValues& args, uint32_t i, uint32_t c) const {
     if constexpr (kColumns == 1) {
       return Fold::Of(args.type, i == 0 ? loads.values[0] : loads.values[1]);  // an index would take local memory
-    } else {  // the size of a value tells its type, unless it is 2 bytes, so that the compiler leaves out the other
-              // types
+    } else {
+      // The size of a value tells its type, unless it is 2 bytes, so that the compiler leaves out the other types.
       return Fold::Of(kColumns == 8 ? args.type : Fold::TypeOf(16 / kColumns), BitsIn<kColumns>(loads[i], c));
     }
   }

@@ -103,11 +103,13 @@ struct ImportUpdates {
     const auto* const keys = static_cast<const Key*>(task.d_from);
     uint32_t found = 0;
     for (; i < end; i += kThreads) {
-      const auto key = static_cast<uint64_t>(keys[i]);
+      const Key own = keys[i];  // read once: what is checked is what is copied
+      const auto key = static_cast<uint64_t>(own);
       const bool is_negative = std::is_signed_v<Key> && static_cast<int64_t>(key) < 0;
       if (is_negative || key > task.max_key) found |= kBadKey;
-      if (i > 0 && keys[i - 1] > keys[i]) found |= kDescends;
-      if (i > 0 && keys[i - 1] >= keys[i]) found |= kRepeats;
+      const Key before = i > 0 ? keys[i - 1] : Key{};
+      if (i > 0 && before > own) found |= kDescends;
+      if (i > 0 && before >= own) found |= kRepeats;
       if (task.key_bytes == sizeof(uint32_t)) {
         static_cast<uint32_t*>(task.d_to)[i] = static_cast<uint32_t>(key);
       } else {

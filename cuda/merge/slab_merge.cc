@@ -191,7 +191,8 @@ uint64_t BytesToSend(const Session& session, const TensorShape& shape,
                      const std::vector<const ValidatedUpdate*>& updates) {
   uint64_t bytes = 0;
   const auto add = [&](const void* array, uint64_t array_bytes) {
-    if (session.resident().Find(array, array_bytes) == nullptr) bytes += array_bytes;
+    const bool is_sent = array != nullptr && session.resident().Find(array, array_bytes) == nullptr;
+    if (is_sent) bytes += array_bytes;
   };
   for (const ValidatedUpdate* update : updates) {
     add(KeyArray(*update), update->num_keys() * shape.key_bytes);

@@ -53,6 +53,17 @@ TEST_F(CudaDeviceTest, Create_UsesEveryAlgorithmOnce) {
   EXPECT_EQ(Runtime().num_selects, 1u);
 }
 
+TEST_F(CudaDeviceTest, HostMemory_IsElsewhereAndPinnedIfCudaSaysSo) {
+  const auto device = CudaDevice::Create();
+  ASSERT_TRUE(device.ok()) << device.status();
+  const int memory = 0;
+  EXPECT_EQ((*device)->Elsewhere(&memory), "memory that CUDA does not know");
+  EXPECT_FALSE((*device)->IsPinned(&memory, sizeof(memory)));
+  Runtime().all_pinned = true;
+  EXPECT_EQ((*device)->Elsewhere(&memory), "host memory that CUDA has pinned");
+  EXPECT_TRUE((*device)->IsPinned(&memory, sizeof(memory)));
+}
+
 TEST_F(CudaDeviceTest, Create_AnyCallFails_UnavailableWithTheReason) {
   Runtime().num_calls = 0;
   ASSERT_TRUE(CudaDevice::Create().ok());
