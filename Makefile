@@ -164,7 +164,7 @@ cuda-wheel: $(VENV)/.wheels build/static-libs/.done-4 ## the CUDA engine in one 
 gpu-bundle: $(VENV)/.wheels build/gpu-bundle/build.ninja $(WHEEL) ## server, checks and benchmarks in one folder for GPU nodes; needs nvcc
 	cmake --preset gpu-bundle -DSPARSEAGG_CUDA_ARCHITECTURES='$(ARCHITECTURES)'
 	cmake --build --preset gpu-bundle --target bundle
-	$(BIN)/python scripts/wheels.py --build build/gpu-bundle --out build/gpu-bundle/python
+	$(BIN)/python scripts/wheels.py --build build/gpu-bundle --out build/gpu-bundle/engines
 	scripts/bundle.sh build/gpu-bundle $(BUNDLE_NAME) $(WHEEL) $(if $(ARCHITECTURES),40)
 
 .PHONY: bundle
