@@ -38,11 +38,12 @@ DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, V
     : update_(engine.FindPinned(shape, std::move(update))),
       key_bytes_(std::holds_alternative<KeyRun>(update_.keys()) ? 0 : update_.num_keys() * shape.key_bytes),
       value_bytes_(update_.num_keys() * shape.row_bytes),
-      preloaded_(send_to.has_value() && !update_.on_device()
-                     ? engine.Preload({{KeyArray(update_), 0, key_bytes_, false, update_.pinned_keys()},
-                                       {update_.values(), 0, value_bytes_, false, update_.pinned_values()}},
-                                      *send_to)
-                     : PreloadedArrays(engine, 0)) {}
+      preloaded_(engine, send_to.value_or(0)) {
+  if (!send_to.has_value() || update_.on_device()) return;
+  engine.Preload({{KeyArray(update_), 0, key_bytes_, false, update_.pinned_keys()},
+                  {update_.values(), 0, value_bytes_, false, update_.pinned_values()}},
+                 preloaded_);
+}
 
 absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::Prepare(ValidatedUpdate update) const {
   if (NeedsRangeCheck(spec_, update)) RETURN_IF_ERROR(PrepareOnCpu(*checks_, update).status());
@@ -196,18 +197,17 @@ absl::StatusOr<std::vector<UpdateRows>> DeviceAccumulator::ReadPending(RowOrder 
 absl::Status DeviceAccumulator::MergePending() {
   bases_.reserve(1);
   UnfinishedRows merged;
-  PreloadedArrays copies(engine_, home_);
+  auto copies = std::make_unique<PreloadedArrays>(engine_, home_);
   const DeviceEngine::Operation merge = [&](Session& session, int shrink) -> absl::Status {
     ASSIGN_OR_RETURN(DeviceRows rows, Merger(session, shape_, shrink).Merge(Bases(), PendingUpdates()));
     ASSIGN_OR_RETURN(merged, CopyOut(session, rows));
     for (const RowColumn column : kRowColumns) {
-      copies.Keep(session, ColumnOf(merged, column).data(), std::move(rows[column]));
+      copies->Keep(session, ColumnOf(merged, column).data(), std::move(rows[column]));
     }
     return absl::OkStatus();
   };
   if (!engine_.RunOnDevice(merge, PlaceOfAll()).ok()) return GoToCpu();
-  base_copies_.reset();
-  base_copies_.emplace(std::move(copies));
+  base_copies_ = std::move(copies);
   bases_.clear();
   bases_.push_back(std::move(merged));
   pending_.clear();

@@ -37,7 +37,7 @@ class DevicePrepared : public PreparedUpdate {
   ValidatedUpdate update_;
   size_t key_bytes_;  // 0 for a run of consecutive keys, which is held as two numbers
   size_t value_bytes_;
-  const PreloadedArrays preloaded_;  // keys and values; goes before them
+  PreloadedArrays preloaded_;  // keys and values; goes before them
 };
 
 // One tensor's state in one aggregation whose merges run on a device. Created by DeviceEngine::CreateAccumulator, owned
@@ -168,10 +168,10 @@ class DeviceAccumulator : public Accumulator {
   // Of every submission: of the merged ones, which include partials (kPartialWeight), and then of the pending ones. In
   // order of Add but for partials, whose place changes no sum.
   std::vector<double> weights_;
-  PartialTotals partials_;                      // of those with kPartialWeight
-  std::vector<UnfinishedRows> bases_;           // rows of earlier merges; several only after MergeFrom and partials
-  std::optional<PreloadedArrays> base_copies_;  // of the last merge, on the device; go before the rows do
-  uint64_t device_bytes_ = 0;                   // of the pending updates
+  PartialTotals partials_;                        // of those with kPartialWeight
+  std::vector<UnfinishedRows> bases_;             // rows of earlier merges; several only after MergeFrom and partials
+  std::unique_ptr<PreloadedArrays> base_copies_;  // of the last merge, on the device; go before the rows do
+  uint64_t device_bytes_ = 0;                     // of the pending updates
   // What handing the pending updates to the CPU engine would take: the bytes by which they grow together (2^64 − 1 if
   // there are more), and the temporary memory of preparing the most expensive one.
   uint64_t growth_bytes_ = 0;

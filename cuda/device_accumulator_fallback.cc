@@ -3,7 +3,7 @@
 #include <limits>
 #include <memory>
 #include <utility>
-#include <vector>
+#include <variant>
 
 #include "absl/cleanup/cleanup.h"
 #include "cuda/device_accumulator.h"
@@ -133,7 +133,8 @@ absl::Status DeviceAccumulator::AddToCpu(const ValidatedUpdate& update) {
 absl::StatusOr<std::unique_ptr<PreparedUpdate>> DeviceAccumulator::PrepareOnCpu(const Accumulator& cpu,
                                                                                 const ValidatedUpdate& update) const {
   if (!update.on_device()) return cpu.Prepare(update);
-  ASSIGN_OR_RETURN(ValidatedUpdate copy, engine_.CopyToHost(spec_, update));
+  const InputKeys keys = std::visit([](const auto& own) { return InputKeys(own); }, update.keys());
+  ASSIGN_OR_RETURN(ValidatedUpdate copy, engine_.CopyToHost(spec_, keys, update.values(), update.weight()));
   return cpu.Prepare(std::move(copy));
 }
 

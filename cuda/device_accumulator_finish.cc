@@ -109,7 +109,8 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
     return absl::UnavailableError(absl::StrCat(Quoted(spec_), ": no result in device memory: ", reason));
   }
   FinishedOnDevice finished;
-  const std::shared_ptr<ResultColumns> columns = engine_.NewColumns();
+  // Whoever has the result may read it on any stream.
+  const std::shared_ptr<ResultColumns> columns = engine_.NewColumns([](Device& device) { return device.AwaitAll(); });
   const double total_weight = TotalWeight(spec_, weights_, partials_, order);
   const absl::Status status = engine_.RunOnDevice(
       [&](Session& session, int shrink) -> absl::Status {
@@ -119,10 +120,6 @@ absl::StatusOr<DeviceResult> DeviceAccumulator::FinishOnDevice(SubmissionOrder o
             Merger(session, shape_, shrink).Merge(Bases(), updates, RoundingOf(spec_, shape_, total_weight)));
         ASSIGN_OR_RETURN(finished, FinishRowsOnDevice(session, spec_, shape_, total_weight, std::move(rows)));
         *columns = std::move(finished.columns);
-        for (const DeviceBuffer* column :
-             {&columns->d_keys, &columns->d_values, &columns->d_counts, &columns->d_weights}) {
-          session.Keep(column->bytes());
-        }
         return absl::OkStatus();
       },
       {0, /*only=*/true});

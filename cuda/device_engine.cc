@@ -63,8 +63,9 @@ std::vector<DeviceState> DeviceEngine::devices() const {
   std::vector<DeviceState> states;
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& seat : seats_) {
+    const StagingRing& sent = seat->session->staging();
     states.push_back({seat->device->ordinal(), seat->description, seat->fault, seat->num_done,
-                      seat->staged_bytes + seat->direct_bytes});
+                      sent.staged_bytes() + sent.direct_bytes()});
   }
   return states;
 }
@@ -86,12 +87,13 @@ absl::Status DeviceEngine::FaultOf(const Seat& seat) const {
 size_t DeviceEngine::NextHome() { return next_home_.fetch_add(1, std::memory_order_relaxed) % seats_.size(); }
 
 DeviceUse DeviceEngine::use() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  DeviceUse use = use_;
+  DeviceUse use;
+  use.num_fallbacks = num_fallbacks_;
+  use.num_sent_ahead = num_sent_ahead_;
   for (const auto& seat : seats_) {
     use.num_done += seat->num_done;
-    use.staged_bytes += seat->staged_bytes;
-    use.direct_bytes += seat->direct_bytes;
+    use.staged_bytes += seat->session->staging().staged_bytes();
+    use.direct_bytes += seat->session->staging().direct_bytes();
   }
   return use;
 }
@@ -102,77 +104,30 @@ absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(con
   return std::make_unique<DeviceAccumulator>(*this, spec, std::move(cpu), on_cpu);
 }
 
-// The keys of all updates of one Import, in their tensors' key types.
-class DeviceEngine::ImportedKeys {
- public:
-  explicit ImportedKeys(DeviceEngine& its_engine) : engine(its_engine) {}
-  ImportedKeys(const ImportedKeys&) = delete;
-  ImportedKeys& operator=(const ImportedKeys&) = delete;
-  ~ImportedKeys() {
-    if (d_keys.get() != nullptr) engine.GiveBack({&d_keys}, AwaitReads);
-  }
-  static absl::Status AwaitReads(Device& device) { return device.AwaitLane(Lane::kCopy); }
-
-  DeviceEngine& engine;
-  DeviceBuffer d_keys;  // set within an operation, which keeps them
-};
-
-// What an update borrows. Awaits what reads the values before it gives them back, since their owner may write to them
-// at once.
-class DeviceEngine::ImportedArrays {
- public:
-  ImportedArrays(std::shared_ptr<ImportedKeys> keys, std::shared_ptr<const void> owner)
-      : keys_(std::move(keys)), owner_(std::move(owner)) {}
-  ImportedArrays(const ImportedArrays&) = delete;
-  ImportedArrays& operator=(const ImportedArrays&) = delete;
-  ~ImportedArrays() { keys_->engine.GiveBack({}, ImportedKeys::AwaitReads); }
-
- private:
-  const std::shared_ptr<ImportedKeys> keys_;
-  const std::shared_ptr<const void> owner_;
-};
-
-// Columns of a result in device memory, which the caller has.
-class DeviceEngine::OwnedColumns {
- public:
-  explicit OwnedColumns(DeviceEngine& engine) : engine_(engine) {}
-  OwnedColumns(const OwnedColumns&) = delete;
-  OwnedColumns& operator=(const OwnedColumns&) = delete;
-  ~OwnedColumns() {
-    engine_.GiveBack({&columns.d_keys, &columns.d_values, &columns.d_counts, &columns.d_weights},
-                     [](Device& device) { return device.AwaitAll(); });
-  }
-
-  ResultColumns columns;
-
- private:
-  DeviceEngine& engine_;
-};
-
-std::shared_ptr<ResultColumns> DeviceEngine::NewColumns() {
-  const auto owned = std::make_shared<OwnedColumns>(*this);
-  return {owned, &owned->columns};
+std::shared_ptr<ResultColumns> DeviceEngine::NewColumns(WaitForReaders wait) {
+  return {new ResultColumns, [this, wait](ResultColumns* columns) {
+            GiveBack(columns, wait);
+            delete columns;
+          }};
 }
 
-void DeviceEngine::GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Status (*wait)(Device& device)) {
+void DeviceEngine::GiveBack(ResultColumns* columns, WaitForReaders wait) {
+  ResultColumns none;
+  if (columns == nullptr) columns = &none;
   absl::Status status;
   Seat& seat = *seats_.front();
   {
     const std::lock_guard<std::mutex> lock(seat.mutex);
-    if (buffers.empty() && !seat.may_read) return;
-    const auto release = [&] {
-      for (DeviceBuffer* buffer : buffers) {
-        seat.session->StopKeeping(buffer->bytes());
-        buffer->Release();
-      }
-    };
+    const bool is_empty = columns->d_keys.get() == nullptr && columns->d_values.get() == nullptr &&
+                          columns->d_counts.get() == nullptr && columns->d_weights.get() == nullptr;
+    if (is_empty && !seat.may_read) return;
     const Operation work = [&](Session& session, int) {
       absl::Status waited = wait(session.device());
-      release();
+      *columns = {};
       return waited;
     };
     status = RunOnce(seat, work, /*shrink=*/0);
-    release();  // if the device could not be entered
+    *columns = {};  // if the device could not be entered
     seat.may_read = false;
   }
   Distrust(seat, status);
@@ -236,7 +191,7 @@ std::pair<size_t, absl::Status> DeviceEngine::CheckBeforeImport(absl::Span<const
     refusal = ValidateWeight(*updates[num_good].spec, updates[num_good].weight);
     if (!refusal.ok()) break;
   }
-  RunLocked([&](Session& session, int) {
+  const Operation check = [&](Session& session, int) {
     std::vector<uintptr_t> followed;
     for (size_t i = 0; i < num_good; ++i) {
       absl::Status status = CheckReadable(session.device(), updates[i]);
@@ -246,7 +201,8 @@ std::pair<size_t, absl::Status> DeviceEngine::CheckBeforeImport(absl::Span<const
       num_good = i;
     }
     return absl::OkStatus();
-  }).IgnoreError();
+  };
+  RunSmall(*seats_.front(), check).IgnoreError();
   return {num_good, std::move(refusal)};
 }
 
@@ -255,8 +211,9 @@ absl::Status DeviceEngine::Import(absl::Span<DeviceUpdate> updates, std::vector<
   updates = updates.first(num_good);
   if (updates.empty()) return refusal;
   ImportedUpdates found;
+  const WaitForReaders await_reads = [](Device& device) { return device.AwaitLane(Lane::kCopy); };
   // Before the operation, so that its buffer is never freed without the device's mutex, whatever fails.
-  const auto keys = std::make_shared<ImportedKeys>(*this);
+  const std::shared_ptr<ResultColumns> keys = NewColumns(await_reads);
   const absl::Status status = RunOnDevice(
       [&](Session& session, int) -> absl::Status {
         absl::StatusOr<ImportedUpdates> tried = ImportColumns(session, updates);
@@ -264,7 +221,6 @@ absl::Status DeviceEngine::Import(absl::Span<DeviceUpdate> updates, std::vector<
         if (absl::IsResourceExhausted(tried.status())) return NoRoom(tried.status().message());
         ASSIGN_OR_RETURN(found, std::move(tried));
         keys->d_keys = std::move(found.d_keys);
-        session.Keep(keys->d_keys.bytes());
         return absl::OkStatus();
       },
       {0, /*only=*/true});
@@ -274,7 +230,7 @@ absl::Status DeviceEngine::Import(absl::Span<DeviceUpdate> updates, std::vector<
     DeviceUpdate& update = updates[i];
     const TensorSpec& spec = *update.spec;
     if (!status.ok() || found.updates[i].refused()) {
-      ASSIGN_OR_RETURN(ValidatedUpdate on_host, ValidateOnHost(spec, update.keys, update.values, update.weight));
+      ASSIGN_OR_RETURN(ValidatedUpdate on_host, CopyToHost(spec, update.keys, update.values, update.weight));
       if (status.ok()) {
         const absl::Status fault =
             absl::InternalError(absl::StrCat(Quoted(spec), ": the device refused a good update"));
@@ -287,55 +243,49 @@ absl::Status DeviceEngine::Import(absl::Span<DeviceUpdate> updates, std::vector<
     UpdateColumns columns;
     columns.keys = ColumnOf(update, found.updates[i].d_keys);
     columns.values = spec.aggregation.op == Op::kUnion ? nullptr : update.values;
-    columns.owner = std::make_shared<ImportedArrays>(keys, std::move(update.owner));
+    // Awaits what reads the values before it lets go of them, since their owner may write to them at once.
+    columns.owner = {keys.get(), [this, keys, await_reads, owner = std::move(update.owner)](const void*) {
+                       GiveBack(nullptr, await_reads);
+                     }};
     imported.push_back(ValidatedUpdate::OnDevice(std::move(columns), WeightInUse(spec, update.weight),
                                                  found.updates[i].sorted(), found.updates[i].unique()));
   }
   return refusal;
 }
 
-absl::StatusOr<ValidatedUpdate> DeviceEngine::ValidateOnHost(const TensorSpec& spec, const InputKeys& keys,
-                                                             const std::byte* values, double weight) {
+absl::StatusOr<ValidatedUpdate> DeviceEngine::CopyToHost(const TensorSpec& spec, const InputKeys& keys,
+                                                         const std::byte* values, double weight) {
   HostArrays host;
-  const absl::Status status = RunLocked([&](Session& session, int) -> absl::Status {
+  const Operation copy = [&](Session& session, int) -> absl::Status {
     ASSIGN_OR_RETURN(host, cuda::CopyToHost(session, spec, keys, values));
     return absl::OkStatus();
-  });
-  if (!status.ok()) {
-    if (absl::IsResourceExhausted(status)) return status;
-    Distrust(*seats_.front(), status);
-    return OnFailedDevice(spec, status);
-  }
+  };
+  const absl::Status status = RunSmall(*seats_.front(), copy);
+  if (absl::IsResourceExhausted(status)) return status;
+  if (!status.ok()) return OnFailedDevice(spec, status);
   return ValidatedUpdate::CreateWithCopiedKeys(spec, host.keys, host.values, host.owner, weight);
-}
-
-absl::StatusOr<ValidatedUpdate> DeviceEngine::CopyToHost(const TensorSpec& spec, const ValidatedUpdate& update) {
-  const InputKeys keys = std::visit([](const auto& own) { return InputKeys(own); }, update.keys());
-  return ValidateOnHost(spec, keys, update.values(), update.weight());
-}
-
-absl::Status DeviceEngine::RunLocked(const Operation& operation) {
-  Seat& seat = *seats_.front();
-  const std::lock_guard<std::mutex> lock(seat.mutex);
-  RETURN_IF_ERROR(FaultOf(seat));
-  return RunOnce(seat, operation, /*shrink=*/0);
 }
 
 void DeviceEngine::ReleaseDeviceMemory() {
   for (const auto& seat : seats_) {
-    absl::Status status;
-    {
-      const std::lock_guard<std::mutex> lock(seat->mutex);
-      if (!FaultOf(*seat).ok()) continue;
-      const Operation release = [](Session& session, int) -> absl::Status {
-        RETURN_IF_ERROR(session.device().Trim());
-        session.pinned().Trim();
-        return absl::OkStatus();
-      };
-      status = RunOnce(*seat, release, /*shrink=*/0);
-    }
-    if (!absl::IsResourceExhausted(status)) Distrust(*seat, status);
+    const Operation release = [](Session& session, int) -> absl::Status {
+      RETURN_IF_ERROR(session.device().Trim());
+      session.pinned().Trim();
+      return absl::OkStatus();
+    };
+    RunSmall(*seat, release).IgnoreError();
   }
+}
+
+absl::Status DeviceEngine::RunSmall(Seat& seat, const Operation& operation, bool after_fault) {
+  absl::Status status;
+  {
+    const std::lock_guard<std::mutex> lock(seat.mutex);
+    if (!after_fault) RETURN_IF_ERROR(FaultOf(seat));
+    status = RunOnce(seat, operation, /*shrink=*/0);
+  }
+  Distrust(seat, status);
+  return status;
 }
 
 absl::Status DeviceEngine::RunOnDevice(const Operation& operation, Place place) {
@@ -345,7 +295,7 @@ absl::Status DeviceEngine::RunOnDevice(const Operation& operation, Place place) 
     status = RunOn(seat, operation);
     if (status.ok() || absl::IsResourceExhausted(status)) break;
   }
-  if (!status.ok()) CountUse(&DeviceUse::num_fallbacks);
+  if (!status.ok()) ++num_fallbacks_;
   if (absl::IsResourceExhausted(status)) TellFallback(status);
   return status;
 }
@@ -365,15 +315,16 @@ absl::Status DeviceEngine::RunOn(Seat& seat, const Operation& operation) {
       if (!absl::IsResourceExhausted(status) || IsNoRoom(status)) break;
       status = RunOnce(seat, operation, shrink);
     }
-    Count(seat, status.ok() ? 1 : 0);
   }
-  if (!absl::IsResourceExhausted(status)) Distrust(seat, status);
+  if (status.ok()) ++seat.num_done;
+  Distrust(seat, status);
   return status;
 }
 
 absl::Status DeviceEngine::RunOnce(Seat& seat, const Operation& operation, int shrink) {
   Session& session = *seat.session;
   seat.may_read = true;
+  session.Begin();
   RETURN_IF_ERROR(session.device().Enter());
   const absl::Cleanup leave = [&session] { session.device().Leave(); };
   try {
@@ -387,10 +338,9 @@ absl::Status DeviceEngine::RunOnce(Seat& seat, const Operation& operation, int s
 }
 
 PreloadedArrays::~PreloadedArrays() {
-  if (!sent_.empty()) {
-    const absl::Status status = engine_.ForgetSent(device_, sent_);
-    if (!absl::IsResourceExhausted(status)) engine_.Distrust(*engine_.seats_[device_], status);
-  }
+  if (sent_.empty()) return;
+  const auto forget = [this](Session& session, int) { return session.Forget(sent_); };
+  engine_.RunSmall(*engine_.seats_[device_], forget, /*after_fault=*/true).IgnoreError();
 }
 
 ValidatedUpdate DeviceEngine::FindPinned(const TensorShape& shape, ValidatedUpdate update) const {
@@ -404,77 +354,37 @@ ValidatedUpdate DeviceEngine::FindPinned(const TensorShape& shape, ValidatedUpda
 
 void PreloadedArrays::Keep(Session& session, const void* array, DeviceBuffer copy) {
   if (copy.bytes() == 0 || !session.resident().HasRoomFor(copy.bytes())) return;
-  device_ = engine_.DeviceOf(session);
+  for (device_ = 0; engine_.seats_[device_]->session.get() != &session;) ++device_;
   sent_.push_back(array);
   copy.HandTo(Lane::kCopy);  // whoever copied it out has awaited the compute lane
   session.resident().Add(array, std::move(copy));
 }
 
-PreloadedArrays DeviceEngine::Preload(absl::Span<const HostPart> arrays, size_t device) {
-  PreloadedArrays preloaded(*this, device);
-  Seat& seat = *seats_[device];
-  if (!FaultOf(seat).ok()) return preloaded;
+void DeviceEngine::Preload(absl::Span<const HostPart> arrays, PreloadedArrays& preloaded) {
   size_t bytes = 0;
   for (const HostPart& array : arrays) bytes += array.bytes;
-  if (bytes < options_.tuning.min_resident_bytes) return preloaded;
-  const absl::Status status = SendAhead(seat, arrays, preloaded);
-  // Without room the update waits in host memory.
-  if (!absl::IsResourceExhausted(status)) Distrust(seat, status);
-  return preloaded;
-}
-
-absl::Status DeviceEngine::SendAhead(Seat& seat, absl::Span<const HostPart> arrays, PreloadedArrays& preloaded) {
-  const std::lock_guard<std::mutex> turn(seat.sending);
-  const std::unique_lock<std::mutex> lock(seat.mutex, std::try_to_lock);
-  if (!lock.owns_lock()) return absl::OkStatus();
-  RETURN_IF_ERROR(FaultOf(seat));
-  const Operation send = [&](Session& session, int) { return session.SendAhead(arrays, preloaded.sent_); };
-  RETURN_IF_ERROR(RunOnce(seat, send, /*shrink=*/0));
-  if (!preloaded.sent_.empty()) {
-    Count(seat, 0);
-    CountUse(&DeviceUse::num_sent_ahead);
+  if (bytes < options_.tuning.min_resident_bytes) return;
+  Seat& seat = *seats_[preloaded.device_];
+  absl::Status status;
+  {
+    const std::lock_guard<std::mutex> turn(seat.sending);
+    const std::unique_lock<std::mutex> lock(seat.mutex, std::try_to_lock);
+    if (!lock.owns_lock() || !FaultOf(seat).ok()) return;
+    const Operation send = [&](Session& session, int) { return session.SendAhead(arrays, preloaded.sent_); };
+    status = RunOnce(seat, send, /*shrink=*/0);
   }
-  return absl::OkStatus();
-}
-
-void DeviceEngine::CountUse(uint64_t DeviceUse::*event) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  ++(use_.*event);
-}
-
-void DeviceEngine::Count(Seat& seat, uint64_t num_done) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  seat.num_done += num_done;
-  seat.staged_bytes = seat.session->staging().staged_bytes();
-  seat.direct_bytes = seat.session->staging().direct_bytes();
-}
-
-absl::Status DeviceEngine::ForgetSent(size_t device, const std::vector<const void*>& arrays) {
-  Seat& seat = *seats_[device];
-  const std::lock_guard<std::mutex> lock(seat.mutex);
-  return RunOnce(
-      seat, [&](Session& session, int) { return session.Forget(arrays); }, /*shrink=*/0);
-}
-
-size_t DeviceEngine::DeviceOf(const Session& session) const {
-  size_t device = 0;
-  while (seats_[device]->session.get() != &session) ++device;
-  return device;
-}
-
-void DeviceEngine::Distrust(const Session& session, const absl::Status& fault) {
-  Distrust(*seats_[DeviceOf(session)], fault);
+  if (status.ok() && !preloaded.sent_.empty()) ++num_sent_ahead_;
+  Distrust(seat, status);  // without room the update waits in host memory
 }
 
 void DeviceEngine::Distrust(Seat& seat, const absl::Status& fault) {
-  if (SetFault(seat, fault)) TellFallback(fault);
-}
-
-bool DeviceEngine::SetFault(Seat& seat, const absl::Status& fault) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (fault.ok() || !seat.fault.ok()) return false;
-  seat.fault = fault;
-  return true;
+  if (fault.ok() || absl::IsResourceExhausted(fault)) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!seat.fault.ok()) return;
+    seat.fault = fault;
+  }
+  TellFallback(fault);
 }
 
 void DeviceEngine::TellFallback(const absl::Status& reason) const {

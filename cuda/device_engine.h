@@ -45,14 +45,13 @@ struct DeviceUse {
 
 class DeviceEngine;
 
-// Arrays that an engine has sent to its device; the destructor drops the copies. The caller keeps the arrays alive and
-// unchanged until then. Not thread-safe.
+// Arrays of which a device of an engine has copies, none at first; the destructor drops the copies. The caller keeps
+// the arrays alive and unchanged until then. Not thread-safe.
 class PreloadedArrays {
  public:
   PreloadedArrays(DeviceEngine& engine, size_t device) : engine_(engine), device_(device) {}
-  PreloadedArrays(PreloadedArrays&& other) noexcept
-      : engine_(other.engine_), device_(other.device_), sent_(std::exchange(other.sent_, {})) {}
-  PreloadedArrays& operator=(PreloadedArrays&&) = delete;
+  PreloadedArrays(const PreloadedArrays&) = delete;
+  PreloadedArrays& operator=(const PreloadedArrays&) = delete;
   ~PreloadedArrays();
 
   // Makes `copy` the device's copy of an array that was copied out of it, if there is room. Requires: within an
@@ -122,26 +121,24 @@ class DeviceEngine : public Engine {
   // Returns: the update, with the flags of arrays that are in pinned memory, whoever pinned it. Asks once for the whole
   // array, since an answer takes as long as copying some KB.
   ValidatedUpdate FindPinned(const TensorShape& shape, ValidatedUpdate update) const;
-  // Sends copies of the arrays of an update to a device as soon as it arrives, as far as there is room (Tuning). If an
-  // operation is using the device, it sends nothing: the update stays in host memory, and nothing waits for a merge.
-  // Thread-safe. Blocks: while other updates are sent; not until the copies are there. The destructor of what it
-  // returns waits for them, and for an operation that uses the device.
-  PreloadedArrays Preload(absl::Span<const HostPart> arrays, size_t device);
-  // Returns: an update of Import with its arrays in host memory. Errors: UNAVAILABLE: they cannot be read, since the
-  // device has failed. RESOURCE_EXHAUSTED: no memory. Blocks: until they are copied.
-  absl::StatusOr<ValidatedUpdate> CopyToHost(const TensorSpec& spec, const ValidatedUpdate& update);
-  // Returns: no columns yet. An operation sets them, and calls Session::Keep for their bytes. Their release is that of
-  // DeviceResult::owner.
-  std::shared_ptr<ResultColumns> NewColumns();
-  // Ends the use of the device of a session, because its answer contradicted the host's.
-  void Distrust(const Session& session, const absl::Status& fault);
+  // Sends copies of the arrays of an update to the device of `preloaded` as soon as it arrives, as far as there is room
+  // (Tuning). If an operation is using the device, it sends nothing: the update stays in host memory, and nothing waits
+  // for a merge. Thread-safe. Blocks: while other updates are sent; not until the copies are there. The destructor of
+  // `preloaded` waits for them, and for an operation that uses the device.
+  void Preload(absl::Span<const HostPart> arrays, PreloadedArrays& preloaded);
+  // Returns: the update whose arrays an update of Import borrows, validated in host memory. Errors: INVALID_ARGUMENT;
+  // UNAVAILABLE: they cannot be read, since the device has failed; RESOURCE_EXHAUSTED: no memory. Blocks: until they
+  // are copied.
+  absl::StatusOr<ValidatedUpdate> CopyToHost(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
+                                             double weight);
+  // Returns: no columns yet; an operation on the first device sets them. The last owner frees them, on any thread, once
+  // `wait` says that nobody reads them; after an error all the same.
+  using WaitForReaders = absl::Status (*)(Device& device);
+  std::shared_ptr<ResultColumns> NewColumns(WaitForReaders wait);
   const Tuning& tuning() const { return options_.tuning; }
 
  private:
   friend class PreloadedArrays;
-  class ImportedKeys;
-  class ImportedArrays;
-  class OwnedColumns;
   // One device, and what is its own.
   struct Seat {
     // Guarded by `mutex`, but ordinal(), StreamHandle() and IsPinned(); so is `session`.
@@ -151,45 +148,34 @@ class DeviceEngine : public Engine {
     std::mutex mutex;         // before DeviceEngine::mutex_
     std::unique_ptr<Session> session;
     bool may_read = false;  // work under way may read callers' arrays: an operation ran since GiveBack waited
-    // Guarded by DeviceEngine::mutex_.
-    absl::Status fault;
-    uint64_t num_done = 0;
-    uint64_t staged_bytes = 0;
-    uint64_t direct_bytes = 0;
+    absl::Status fault;     // guarded by DeviceEngine::mutex_
+    std::atomic<uint64_t> num_done = 0;
   };
 
-  // Gives back what was kept on the first device, once `wait` says that nobody reads it; after an error all the same.
-  // Without buffers only waits, unless nothing has run since the last wait.
-  void GiveBack(absl::Span<DeviceBuffer* const> buffers, absl::Status (*wait)(Device& device));
+  // Frees columns as NewColumns says. Without any (null: there are none) only waits, unless nothing has run since the
+  // last wait.
+  void GiveBack(ResultColumns* columns, WaitForReaders wait);
   // Checks what the first device can know of updates before it reads their arrays, and makes it wait for their streams,
   // once for each. Returns: the number of updates before the first one that is refused, and its error. (A device that
   // has failed checks no arrays; the next operation meets it.)
   std::pair<size_t, absl::Status> CheckBeforeImport(absl::Span<const DeviceUpdate> updates);
-  absl::StatusOr<ValidatedUpdate> ValidateOnHost(const TensorSpec& spec, const InputKeys& keys, const std::byte* values,
-                                                 double weight);
-  // Runs something that needs no new device memory on the first device. Requires: not its mutex.
-  absl::Status RunLocked(const Operation& operation);
   absl::Status RunOn(Seat& seat, const Operation& operation);
-  absl::Status SendAhead(Seat& seat, absl::Span<const HostPart> arrays, PreloadedArrays& preloaded);
-  absl::Status ForgetSent(size_t device, const std::vector<const void*>& arrays);
-  // Adds 1 to `event`. Requires: not mutex_.
-  void CountUse(uint64_t DeviceUse::*event);
-  // Notes what a device was sent, and `num_done` operations. Requires: the mutex of the seat.
-  void Count(Seat& seat, uint64_t num_done);
+  // Runs something that needs no new device memory; with `after_fault` also on a device that has failed.
+  absl::Status RunSmall(Seat& seat, const Operation& operation, bool after_fault = false);
+  // Requires: the mutex of the seat; the other functions, that no mutex is held.
   static absl::Status RunOnce(Seat& seat, const Operation& operation, int shrink);
   absl::Status FaultOf(const Seat& seat) const;
-  size_t DeviceOf(const Session& session) const;
+  // Ends the use of a device, unless `fault` is OK, a lack of memory, or not its first.
   void Distrust(Seat& seat, const absl::Status& fault);
-  // Ends the use of a device, unless `fault` is OK or not its first.
-  bool SetFault(Seat& seat, const absl::Status& fault);
   void TellFallback(const absl::Status& reason) const;
 
   const DeviceEngineOptions options_;
   const std::unique_ptr<Engine> cpu_engine_;
   HostThreads threads_;
   std::atomic<size_t> next_home_ = 0;
+  std::atomic<uint64_t> num_fallbacks_ = 0;
+  std::atomic<uint64_t> num_sent_ahead_ = 0;
   mutable std::mutex mutex_;
-  DeviceUse use_;                             // what is not of one seat; guarded by mutex_
   std::vector<std::unique_ptr<Seat>> seats_;  // the vector is immutable
 };
 

@@ -160,7 +160,7 @@ class StagingRing {
   static constexpr size_t kSmallBytes = 256;
   absl::Status CopyOutSmall(void* to, const void* d_from, size_t bytes);
 
-  // Bytes of CopyIn from host memory so far, by their way.
+  // Bytes of CopyIn from host memory so far, by their way. Thread-safe.
   uint64_t staged_bytes() const { return staged_bytes_; }
   uint64_t direct_bytes() const { return direct_bytes_; }
 
@@ -187,8 +187,8 @@ class StagingRing {
   const void* d_allocation_ = nullptr;
   std::vector<FetchChunk> chunks_;  // what the kernel will fetch
   bool fetches_from_host_ = false;  // some of it
-  uint64_t staged_bytes_ = 0;
-  uint64_t direct_bytes_ = 0;
+  std::atomic<uint64_t> staged_bytes_ = 0;
+  std::atomic<uint64_t> direct_bytes_ = 0;
 };
 
 }  // namespace sparseagg::cuda

@@ -18,7 +18,7 @@ namespace sparseagg::cuda {
 
 // One for each device, used by one operation after another under DeviceEngine's device lock; or one for a single
 // operation on a HostDevice. Not thread-safe. An operation releases what it has allocated when it
-// ends, successful or not, but for what it keeps (Keep). Copies made by SendAhead outlive it, until Forget or until
+// ends, successful or not, but for what a caller keeps. Copies made by SendAhead outlive it, until Forget or until
 // device memory runs out.
 class Session {
  public:
@@ -37,11 +37,10 @@ class Session {
   HostThreads& threads() { return threads_; }
   ResidentArrays& resident() { return resident_; }
   const ResidentArrays& resident() const { return resident_; }
-  // Device memory for an operation: what the copies of arrays, and what callers keep, leave.
-  size_t room_bytes() const { return memory_.budget_bytes() - resident_.bytes() - kept_bytes_; }
-  // Counts allocations of this session that outlive their operation, and that they are released.
-  void Keep(size_t bytes) { kept_bytes_ += bytes; }
-  void StopKeeping(size_t bytes) { kept_bytes_ -= bytes; }
+  // Begins an operation, or another attempt of one.
+  void Begin() { room_bytes_ = memory_.budget_bytes() - memory_.used_bytes(); }
+  // Device memory for the operation: what copies of arrays, and what callers keep, left when it began.
+  size_t room_bytes() const { return room_bytes_; }
   StagingRing& staging() { return staging_; }
   PinnedArena& pinned() { return pinned_; }
   const Tuning& tuning() const { return tuning_; }
@@ -100,7 +99,7 @@ class Session {
   HostThreads threads_;
   DeviceMemory memory_;
   ResidentArrays resident_;
-  size_t kept_bytes_ = 0;
+  size_t room_bytes_ = memory_.budget_bytes();
   bool is_sending_ahead_ = false;  // copies sent ahead may be under way
   StagingRing staging_;
   PinnedArena pinned_;
