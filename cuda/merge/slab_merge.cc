@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <deque>
 #include <utility>
 #include <variant>
@@ -23,50 +22,24 @@ constexpr size_t kSourcesPerTask = 64;  // whose positions one thread looks for
 
 }  // namespace
 
-std::optional<SlabPlan> SlabPlan::Make(HostThreads& threads, const TensorShape& shape, const UnfinishedRows* base,
-                                       const std::vector<const ValidatedUpdate*>& updates, const Limits& limits) {
-  SlabPlan plan(updates, base, shape.key_bytes);
-  const auto [num_tuples, num_used] = plan.CountEntries();
-  if (num_tuples == 0 || limits.max_entries == 0) return std::nullopt;
-  const uint64_t entries = num_tuples + plan.end_.back();
-  const auto mean_run = static_cast<double>(num_tuples) / static_cast<double>(num_used);
-  const uint64_t wanted =
-      std::min<uint64_t>(limits.send_bytes / limits.slab_bytes, static_cast<uint64_t>(mean_run / limits.min_run));
-  const uint64_t needed = (entries - 1) / limits.max_entries + 1;
-  const uint64_t num_slabs = std::max(wanted, needed);
-  if (num_slabs < 2) return std::nullopt;
-  for (const uint64_t key : plan.ChooseKeys(num_tuples, num_slabs, /*halves_last=*/true)) {
-    plan.cuts_.push_back(plan.CutAt(threads, key));
-  }
-  if (!plan.CutOversized(threads, limits.max_entries)) return std::nullopt;
-  return plan;
-}
-
-std::optional<SlabPlan> SlabPlan::MakeParts(HostThreads& threads, const TensorShape& shape,
-                                            const std::vector<const ValidatedUpdate*>& updates, uint64_t num_parts) {
-  SlabPlan plan(updates, nullptr, shape.key_bytes);
-  const uint64_t num_tuples = plan.CountEntries().first;
-  if (num_tuples == 0 || num_parts < 2) return std::nullopt;
-  for (const uint64_t key : plan.ChooseKeys(num_tuples, num_parts, /*halves_last=*/false)) {
-    plan.cuts_.push_back(plan.CutAt(threads, key));
-  }
-  if (plan.num_slabs() < 2) return std::nullopt;
-  return plan;
-}
-
-std::pair<uint64_t, uint64_t> SlabPlan::CountEntries() {
-  uint64_t num_tuples = 0;
-  uint64_t num_used = 0;
+SlabPlan::SlabPlan(const std::vector<const ValidatedUpdate*>& updates, const UnfinishedRows* base, uint32_t key_bytes)
+    : updates_(updates), base_(base), key_bytes_(key_bytes) {
   for (size_t source = 0; source <= updates_.size(); ++source) {
     const uint64_t count = NumEntries(source);
     end_.push_back(count);
-    if (count == 0) continue;
-    largest_key_ = std::max(largest_key_, KeyAt(source, count - 1));
-    if (source == updates_.size()) break;
-    num_tuples += count;
-    ++num_used;
+    if (source < updates_.size()) num_tuples_ += count;
+    if (count > 0) largest_key_ = std::max(largest_key_, KeyAt(source, count - 1));
   }
-  return {num_tuples, num_used};
+}
+
+std::optional<SlabPlan> SlabPlan::Make(HostThreads& threads, const TensorShape& shape, const UnfinishedRows* base,
+                                       const std::vector<const ValidatedUpdate*>& updates, uint64_t num_slabs,
+                                       uint64_t max_entries, bool halves_last) {
+  if (num_slabs < 2) return std::nullopt;
+  SlabPlan plan(updates, base, shape.key_bytes);
+  for (const uint64_t key : plan.ChooseKeys(num_slabs, halves_last)) plan.cuts_.push_back(plan.CutAt(threads, key));
+  if (!plan.CutOversized(threads, max_entries) || plan.num_slabs() < 2) return std::nullopt;
+  return plan;
 }
 
 uint64_t SlabPlan::NumEntries(size_t source) const {
@@ -100,8 +73,8 @@ SlabPlan::Cut SlabPlan::CutAt(HostThreads& threads, uint64_t key) const {
   return cut;
 }
 
-std::vector<uint64_t> SlabPlan::ChooseKeys(uint64_t num_tuples, uint64_t num_parts, bool halves_last) const {
-  const uint64_t step = std::max<uint64_t>(1, num_tuples / (num_parts * kSamplesPerSlab));
+std::vector<uint64_t> SlabPlan::ChooseKeys(uint64_t num_parts, bool halves_last) const {
+  const uint64_t step = std::max<uint64_t>(1, num_tuples_ / (num_parts * kSamplesPerSlab));
   std::vector<uint64_t> samples;
   uint64_t next = step / 2;  // of the tuples of the present update and those after it
   for (size_t source = 0; source < updates_.size(); ++source) {
@@ -159,7 +132,7 @@ std::vector<UpdateRange> SlabPlan::RangesOf(size_t slab) const {
   return ranges;
 }
 
-SlabPlan::RowRange SlabPlan::RowsOf(size_t slab) const {
+std::pair<uint64_t, uint64_t> SlabPlan::RowsOf(size_t slab) const {
   const uint64_t first = cuts_[slab].positions.back();
   return {first, EndOf(slab).back() - first};
 }
@@ -179,8 +152,8 @@ absl::StatusOr<SentSlab> Send(Session& session, const TensorShape& shape, const 
                               const SlabPlan& plan, size_t slab) {
   SentSlab sent;
   if (base != nullptr) {
-    const SlabPlan::RowRange range = plan.RowsOf(slab);
-    ASSIGN_OR_RETURN(sent.base, SendRows(session, shape, *base, range.first, range.count));
+    const auto [first, count] = plan.RowsOf(slab);
+    ASSIGN_OR_RETURN(sent.base, SendRows(session, shape, *base, first, count));
   }
   ASSIGN_OR_RETURN(sent.batch, SendBatch(session, shape, plan.RangesOf(slab)));
   return sent;
@@ -195,29 +168,44 @@ uint64_t BytesToSend(const Session& session, const TensorShape& shape,
     if (is_sent) bytes += array_bytes;
   };
   for (const ValidatedUpdate* update : updates) {
-    add(KeyArray(*update), update->num_keys() * shape.key_bytes);
+    add(KeyArray(update->keys()), update->num_keys() * shape.key_bytes);
     add(update->values(), update->num_keys() * shape.row_bytes);
   }
   return bytes;
 }
 
+// Whether updates may be cut into ranges of keys. The host finds the cuts, and cannot read keys that are on the device;
+// these need no way in either.
+bool CanCut(const Tuning& tuning, const std::vector<const ValidatedUpdate*>& updates) {
+  return tuning.slab_bytes > 0 && std::all_of(updates.begin(), updates.end(), [](const ValidatedUpdate* update) {
+           return update->unique() && !update->on_device();
+         });
+}
+
 std::optional<SlabPlan> Plan(Session& session, const TensorSpec& spec, const TensorShape& shape, int shrink,
                              const std::vector<const UnfinishedRows*>& bases,
                              const std::vector<const ValidatedUpdate*>& updates) {
-  // The host finds the cuts, and cannot read keys that are on the device; these need no way in either.
-  const bool can_cut = std::all_of(updates.begin(), updates.end(), [](const ValidatedUpdate* update) {
-    return update->unique() && !update->on_device();
-  });
-  if (session.tuning().slab_bytes == 0 || !can_cut || bases.size() > 1 ||
-      spec.aggregation.result_layout != ResultLayout::kSparse)
+  const Tuning& tuning = session.tuning();
+  if (!CanCut(tuning, updates) || bases.size() > 1 || spec.aggregation.result_layout != ResultLayout::kSparse) {
     return std::nullopt;
-  SlabPlan::Limits limits;
-  limits.slab_bytes = session.tuning().slab_bytes;
-  limits.send_bytes = BytesToSend(session, shape, updates);
-  limits.min_run = session.tuning().min_slab_run;
+  }
+  uint64_t num_tuples = 0;
+  uint64_t num_used = 0;
+  for (const ValidatedUpdate* update : updates) {
+    num_tuples += update->num_keys();
+    num_used += update->num_keys() > 0 ? 1 : 0;
+  }
   // A slab is merged while the next ones and the result of the one before are on the device, too.
-  limits.max_entries = Merger(session, shape, shrink).Room() / 3;
-  return SlabPlan::Make(session.threads(), shape, bases.empty() ? nullptr : bases.front(), updates, limits);
+  const uint64_t max_entries = Merger(session, shape, shrink).Room() / 3;
+  if (num_tuples == 0 || max_entries == 0) return std::nullopt;
+  const UnfinishedRows* const base = bases.empty() ? nullptr : bases.front();
+  const uint64_t entries = num_tuples + (base == nullptr ? 0 : base->num_rows);
+  const auto mean_run = static_cast<double>(num_tuples) / static_cast<double>(num_used);
+  const uint64_t wanted = std::min<uint64_t>(BytesToSend(session, shape, updates) / tuning.slab_bytes,
+                                             static_cast<uint64_t>(mean_run / tuning.min_slab_run));
+  const uint64_t needed = (entries - 1) / max_entries + 1;
+  return SlabPlan::Make(session.threads(), shape, base, updates, std::max(wanted, needed), max_entries,
+                        /*halves_last=*/true);
 }
 
 }  // namespace
@@ -292,8 +280,8 @@ KeyColumn Slice(const KeyColumn& keys, uint64_t first, uint64_t count) {
 }
 
 template <typename T>
-void Append(const Column<T>& part, size_t first, Column<T>& whole) {
-  if (!part.empty()) std::memcpy(whole.data() + first, part.data(), part.size() * sizeof(T));
+void CopyTo(Column<T>& whole, size_t first, const Column<T>& part) {
+  std::copy(part.begin(), part.end(), whole.begin() + first);
 }
 
 }  // namespace
@@ -301,14 +289,12 @@ void Append(const Column<T>& part, size_t first, Column<T>& whole) {
 std::optional<SlabPlan> PlanParts(HostThreads& threads, const TensorShape& shape,
                                   const std::vector<const ValidatedUpdate*>& updates, size_t max_parts,
                                   const Tuning& tuning) {
+  if (!CanCut(tuning, updates)) return std::nullopt;
   uint64_t num_tuples = 0;
-  for (const ValidatedUpdate* update : updates) {
-    if (!update->unique() || update->on_device()) return std::nullopt;
-    num_tuples += update->num_keys();
-  }
-  if (tuning.slab_bytes == 0) return std::nullopt;
+  for (const ValidatedUpdate* update : updates) num_tuples += update->num_keys();
   const uint64_t wanted = num_tuples * (shape.key_bytes + uint64_t{shape.row_bytes}) / tuning.slab_bytes;
-  return SlabPlan::MakeParts(threads, shape, updates, std::min<uint64_t>(max_parts, wanted));
+  return SlabPlan::Make(threads, shape, nullptr, updates, std::min<uint64_t>(max_parts, wanted), UINT64_MAX,
+                        /*halves_last=*/false);
 }
 
 std::vector<ValidatedUpdate> SlicesOf(const TensorShape& shape, const std::vector<UpdateRange>& ranges) {
@@ -336,16 +322,14 @@ Finished JoinParts(const TensorSpec& spec, std::vector<Finished> parts) {
   Finished joined;
   joined.result = cpu::MakeSparse(spec, num_rows);
   joined.result.plan = absl::StrCat(parts.size(), " ranges of keys; the first: ", parts.front().result.plan);
-  const size_t row_values = spec.row_width;
   uint64_t first = 0;
   for (Finished& part : parts) {
     const Result& from = part.result;
-    std::visit([&](auto& keys) { Append(std::get<std::decay_t<decltype(keys)>>(from.keys), first, keys); },
+    std::visit([&](auto& keys) { CopyTo(keys, first, std::get<std::decay_t<decltype(keys)>>(from.keys)); },
                joined.result.keys);
-    Append(from.values, first * from.row_bytes(), joined.result.values);
-    Append(from.counts, first, joined.result.counts);
-    Append(from.weights, first, joined.result.weights);
-    Append(from.moments, first * row_values, joined.result.moments);
+    CopyTo(joined.result.values, first * from.row_bytes(), from.values);
+    CopyTo(joined.result.counts, first, from.counts);
+    CopyTo(joined.result.weights, first, from.weights);
     first += from.num_keys;
     part = {};  // its memory
   }

@@ -25,31 +25,19 @@ namespace sparseagg::cuda {
 // Immutable. Deterministic; and no result depends on where the cuts are.
 class SlabPlan {
  public:
-  struct Limits {
-    size_t slab_bytes = 0;     // target bytes of keys and values to send in a slab
-    uint64_t send_bytes = 0;   // of all slabs: without arrays that the device holds, which gain nothing by slabs
-    double min_run = 1.0;      // least mean of tuples per update in a slab; max_entries goes first
-    uint64_t max_entries = 0;  // tuples and rows that a slab may have
-  };
-
-  // Requires: the keys of all updates and of `base` (null: none) strictly ascend.
-  // Returns: no plan if one slab would do, or if a single key has more entries than a slab may have.
+  // Cuts all tuples into about `num_slabs` slabs of about the same size, with at most `max_entries` tuples and rows in
+  // each. `halves_last`: the last slabs are halved, and the very last one once more, since nothing overlaps with the
+  // last copy out. Requires: the keys of all updates and of `base` (null: none) strictly ascend.
+  // Returns: no plan if it would have one slab, or if a single key has more entries than a slab may have.
   static std::optional<SlabPlan> Make(HostThreads& threads, const TensorShape& shape, const UnfinishedRows* base,
-                                      const std::vector<const ValidatedUpdate*>& updates, const Limits& limits);
-
-  // Cuts into up to `num_parts` ranges with about as many tuples each, for several devices. Requires: as Make. Returns:
-  // no plan if one part would do.
-  static std::optional<SlabPlan> MakeParts(HostThreads& threads, const TensorShape& shape,
-                                           const std::vector<const ValidatedUpdate*>& updates, uint64_t num_parts);
+                                      const std::vector<const ValidatedUpdate*>& updates, uint64_t num_slabs,
+                                      uint64_t max_entries, bool halves_last);
 
   size_t num_slabs() const { return cuts_.size(); }
   // The parts of the updates in the slab, in order of the updates, without empty ones.
   std::vector<UpdateRange> RangesOf(size_t slab) const;
-  struct RowRange {
-    uint64_t first = 0;
-    uint64_t count = 0;
-  };
-  RowRange RowsOf(size_t slab) const;
+  // The rows of the base in the slab: the first one, and their number.
+  std::pair<uint64_t, uint64_t> RowsOf(size_t slab) const;
 
  private:
   // Where a slab begins: its smallest possible key, and for each source the number of its keys below that. Sources are
@@ -59,20 +47,15 @@ class SlabPlan {
     std::vector<uint64_t> positions;
   };
 
-  SlabPlan(const std::vector<const ValidatedUpdate*>& updates, const UnfinishedRows* base, uint32_t key_bytes)
-      : updates_(updates), base_(base), key_bytes_(key_bytes) {}
+  SlabPlan(const std::vector<const ValidatedUpdate*>& updates, const UnfinishedRows* base, uint32_t key_bytes);
 
   uint64_t NumEntries(size_t source) const;
   uint64_t KeyAt(size_t source, uint64_t index) const;
   Cut CutAt(HostThreads& threads, uint64_t key) const;
   const std::vector<uint64_t>& EndOf(size_t slab) const;
   uint64_t EntriesOf(size_t slab) const;
-  // Counts the entries of all sources, and finds the largest key. Returns: the tuples, and the updates that have any.
-  std::pair<uint64_t, uint64_t> CountEntries();
   // Keys that divide all tuples into about equal parts, from evenly spaced samples. Ascending, without repeats.
-  // `halves_last`: the last parts are halved, and the very last one once more, since nothing overlaps with the last
-  // copy out.
-  std::vector<uint64_t> ChooseKeys(uint64_t num_tuples, uint64_t num_parts, bool halves_last) const;
+  std::vector<uint64_t> ChooseKeys(uint64_t num_parts, bool halves_last) const;
   // Halves the key ranges of slabs that have too many entries. Returns: false if a single key has.
   bool CutOversized(HostThreads& threads, uint64_t max_entries);
 
@@ -81,6 +64,7 @@ class SlabPlan {
   uint32_t key_bytes_;
   std::vector<Cut> cuts_;      // the first at key 0
   std::vector<uint64_t> end_;  // all keys of each
+  uint64_t num_tuples_ = 0;
   uint64_t largest_key_ = 0;
 };
 
