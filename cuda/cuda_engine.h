@@ -48,7 +48,8 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&
                                                          DeviceWork work = DeviceWork::kAll,
                                                          const DeviceChoice& choice = {});
 
-// Creates only the device, for tests and benchmarks that build an engine with other options. Errors: as above.
+// Opens the GPU with this number and runs a small kernel and CUB's algorithms on it; also for tests and benchmarks that
+// build an engine with other options. Errors: as above; also: no code in this build for that GPU.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(int ordinal = 0);
 
 }  // namespace sparseagg::cuda

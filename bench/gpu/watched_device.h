@@ -113,16 +113,12 @@ class WatchedDevice : public cuda::Device {
   uintptr_t StreamHandle(cuda::Lane lane) const override { return device_->StreamHandle(lane); }
   absl::Status Follow(uintptr_t stream, cuda::Lane lane) override { return device_->Follow(stream, lane); }
 
-  absl::StatusOr<size_t> SortScratchBytes(const cuda::SortCall& call) override {
-    return device_->SortScratchBytes(call);
-  }
-  absl::StatusOr<int> Sort(const cuda::SortCall& call) override {
+  absl::StatusOr<int> Sort(cuda::SortCall& call) override {
+    if (call.d_scratch == nullptr) return device_->Sort(call);
     return Watched("sort", call.count, cuda::Lane::kCompute, [&] { return device_->Sort(call); });
   }
-  absl::StatusOr<size_t> SelectScratchBytes(const cuda::SelectCall& call) override {
-    return device_->SelectScratchBytes(call);
-  }
-  absl::Status Select(const cuda::SelectCall& call) override {
+  absl::Status Select(cuda::SelectCall& call) override {
+    if (call.d_scratch == nullptr) return device_->Select(call);
     return Watched("select", call.count, cuda::Lane::kCompute, [&] { return device_->Select(call); });
   }
   absl::Status LaunchOn(const cuda::KernelCall& call, cuda::Lane lane) override;

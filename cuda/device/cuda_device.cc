@@ -33,45 +33,6 @@ cudaError_t SortKeys(SortCall& call, int& output, cudaStream_t stream) {
   return call.key_bytes == 4 ? SortKeys32(call, output, stream) : SortKeys64(call, output, stream);
 }
 
-// More entries than CUB sorts in one block; for so few it has other kernels.
-constexpr uint32_t kTrialEntries = 1 << 15;
-
-// Runs one of our kernels, both sorts and the selection on zeros, on Lane::kCompute. Ignores the output, which tests
-// check.
-absl::Status UseAlgorithms(Device& device, DeviceMemory& memory) {
-  const auto allocate = [&](size_t bytes) { return memory.Allocate(bytes, Lane::kCompute); };
-  DeviceBuffer keys[2];
-  DeviceBuffer positions[2];
-  SortCall sort;
-  sort.count = kTrialEntries;
-  for (int i = 0; i < 2; ++i) {
-    ASSIGN_OR_RETURN(keys[i], allocate(kTrialEntries * sizeof(uint64_t)));
-    ASSIGN_OR_RETURN(positions[i], allocate(kTrialEntries * sizeof(uint32_t)));
-    sort.d_keys[i] = keys[i].get();
-    sort.d_payloads[i] = positions[i].as<uint32_t>();
-    RETURN_IF_ERROR(device.Fill(keys[i].get(), 0, keys[i].bytes(), Lane::kCompute));
-    RETURN_IF_ERROR(device.Launch(ExpandRun{positions[i].get(), sizeof(uint32_t), 0, kTrialEntries}));
-  }
-  for (const uint32_t key_bytes : {4, 8}) {
-    sort.key_bytes = key_bytes;
-    sort.end_bit = static_cast<int>(8 * key_bytes);
-    ASSIGN_OR_RETURN(sort.scratch_bytes, device.SortScratchBytes(sort));
-    ASSIGN_OR_RETURN(const DeviceBuffer scratch, allocate(sort.scratch_bytes));
-    sort.d_scratch = scratch.get();
-    RETURN_IF_ERROR(device.Sort(sort).status());
-  }
-  SelectCall select;
-  ASSIGN_OR_RETURN(const DeviceBuffer count, allocate(sizeof(uint32_t)));
-  select.d_flags = keys[0].as<uint8_t>();
-  select.count = kTrialEntries;
-  select.d_indices = positions[0].as<uint32_t>();
-  select.d_num_selected = count.as<uint32_t>();
-  ASSIGN_OR_RETURN(select.scratch_bytes, device.SelectScratchBytes(select));
-  ASSIGN_OR_RETURN(const DeviceBuffer scratch, allocate(select.scratch_bytes));
-  select.d_scratch = scratch.get();
-  return device.Select(select);
-}
-
 }  // namespace
 
 absl::StatusOr<int> CudaDevice::Count() {
@@ -89,18 +50,11 @@ absl::StatusOr<int> CudaDevice::Count() {
 }
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(std::chrono::nanoseconds patience, int ordinal) {
-  RETURN_IF_ERROR(Count().status());
   auto device = std::unique_ptr<CudaDevice>(new CudaDevice(patience, ordinal));
-  absl::Status status = device->Enter();
-  if (status.ok()) {
-    status = device->Start();
-    if (status.ok()) status = device->RunSomething();
-    device->Leave();
-  }
-  if (!status.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("no usable GPU: ", ordinal == 0 ? "" : absl::StrCat("device ", ordinal, ": "), status.message()));
-  }
+  RETURN_IF_ERROR(device->Enter());
+  const absl::Status status = device->Start();
+  device->Leave();
+  RETURN_IF_ERROR(status);
   return device;
 }
 
@@ -131,15 +85,6 @@ absl::Status CudaDevice::Start() {
   // Else one lane's allocation may make it wait for what another lane has freed but not finished with.
   int never = 0;
   return CUDA_TO_STATUS(cudaMemPoolSetAttribute(pool_, cudaMemPoolReuseAllowInternalDependencies, &never));
-}
-
-// CUB keeps the error of its first use for as long as the process lives. So the first use is here, before other
-// processes can take the device memory that it needs.
-absl::Status CudaDevice::RunSomething() {
-  DeviceMemory memory(*this, memory_bytes_);
-  absl::Status status = UseAlgorithms(*this, memory);
-  status.Update(AwaitLane(Lane::kCompute));
-  return status;
 }
 
 CudaDevice::~CudaDevice() {
@@ -294,31 +239,14 @@ absl::Status CudaDevice::Await(cudaError_t (*query)(void*), void* handle, const 
   }
 }
 
-absl::StatusOr<size_t> CudaDevice::SortScratchBytes(const SortCall& call) {
-  SortCall query = call;
-  query.d_scratch = nullptr;
+absl::StatusOr<int> CudaDevice::Sort(SortCall& call) {
   int output = 0;
-  CUDA_RETURN_IF_ERROR(SortKeys(query, output, StreamOf(Lane::kCompute)));
-  return query.scratch_bytes;
-}
-
-absl::StatusOr<int> CudaDevice::Sort(const SortCall& call) {
-  SortCall copy = call;
-  int output = 0;
-  CUDA_RETURN_IF_ERROR(SortKeys(copy, output, StreamOf(Lane::kCompute)));
+  CUDA_RETURN_IF_ERROR(SortKeys(call, output, StreamOf(Lane::kCompute)));
   return output;
 }
 
-absl::StatusOr<size_t> CudaDevice::SelectScratchBytes(const SelectCall& call) {
-  SelectCall query = call;
-  query.d_scratch = nullptr;
-  CUDA_RETURN_IF_ERROR(SelectIndices(query, StreamOf(Lane::kCompute)));
-  return query.scratch_bytes;
-}
-
-absl::Status CudaDevice::Select(const SelectCall& call) {
-  SelectCall copy = call;
-  return CUDA_TO_STATUS(SelectIndices(copy, StreamOf(Lane::kCompute)));
+absl::Status CudaDevice::Select(SelectCall& call) {
+  return CUDA_TO_STATUS(SelectIndices(call, StreamOf(Lane::kCompute)));
 }
 
 absl::Status CudaDevice::LaunchOn(const KernelCall& call, Lane lane) {

@@ -42,8 +42,7 @@ class CudaDevice : public Device {
  public:
   // Returns: the number of GPUs, at least 1. Errors: UNAVAILABLE: no driver, or one that is too old; no GPU.
   static absl::StatusOr<int> Count();
-  // Opens the GPU with this number and runs a small kernel and CUB's algorithms on it.
-  // Errors: UNAVAILABLE, with the reason: no driver, no GPU, or no code in this build for that GPU.
+  // Opens the GPU with this number. Errors: of CUDA; UNAVAILABLE: it has no memory pools. Requires: Count().
   // `patience`: a wait for the device that takes longer is the device's last: it hangs.
   static constexpr std::chrono::seconds kPatience{60};
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Create(std::chrono::nanoseconds patience = kPatience,
@@ -74,10 +73,8 @@ class CudaDevice : public Device {
   absl::Status AwaitAll() override;
   uintptr_t StreamHandle(Lane lane) const override { return reinterpret_cast<uintptr_t>(StreamOf(lane)); }
   absl::Status Follow(uintptr_t stream, Lane lane) override;
-  absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) override;
-  absl::StatusOr<int> Sort(const SortCall& call) override;
-  absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) override;
-  absl::Status Select(const SelectCall& call) override;
+  absl::StatusOr<int> Sort(SortCall& call) override;
+  absl::Status Select(SelectCall& call) override;
   absl::Status LaunchOn(const KernelCall& call, Lane lane) override;
 
   // The lane's stream, for events that measure time.
@@ -90,7 +87,6 @@ class CudaDevice : public Device {
   // device hangs, and every later call fails at once. What it may still use is never freed.
   absl::Status Await(cudaError_t (*query)(void*), void* handle, const char* what);
   absl::Status Start();
-  absl::Status RunSomething();
 
   const int ordinal_;
   std::string description_;

@@ -104,12 +104,10 @@ class Device {
   // Makes later work on `lane` wait for what is queued on a stream of someone else so far, on the device.
   virtual absl::Status Follow(uintptr_t stream, Lane lane) = 0;
 
-  // Algorithms, on Lane::kCompute.
-  virtual absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) = 0;
+  // Algorithms, on Lane::kCompute. A call without scratch memory only sets scratch_bytes, to at least 1.
   // Returns: which of the two pairs of buffers (0 or 1) will hold the output.
-  virtual absl::StatusOr<int> Sort(const SortCall& call) = 0;
-  virtual absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) = 0;
-  virtual absl::Status Select(const SelectCall& call) = 0;
+  virtual absl::StatusOr<int> Sort(SortCall& call) = 0;
+  virtual absl::Status Select(SelectCall& call) = 0;
   absl::Status Launch(const KernelCall& call) { return LaunchOn(call, Lane::kCompute); }
 
   // Kernels, on any lane.

@@ -52,7 +52,7 @@ struct SortCall {
   uint32_t key_bytes = 4;
   int end_bit = 32;  // bits from here on are 0 in all keys
   uint32_t count = 0;
-  void* d_scratch = nullptr;  // SortScratchBytes() bytes
+  void* d_scratch = nullptr;  // null: Device::Sort sets scratch_bytes
   size_t scratch_bytes = 0;
 };
 
@@ -64,7 +64,7 @@ struct SelectCall {
   uint32_t count = 0;
   uint32_t* d_indices = nullptr;  // the output; must have room for all selected indices
   uint32_t* d_num_selected = nullptr;
-  void* d_scratch = nullptr;  // SelectScratchBytes() bytes
+  void* d_scratch = nullptr;  // null: Device::Select sets scratch_bytes
   size_t scratch_bytes = 0;
 };
 

@@ -120,21 +120,13 @@ class FaultyDevice : public cuda::Device {
   absl::Status AwaitAll() override {
     return Tell([&] { return device_->AwaitAll(); });
   }
-  absl::StatusOr<size_t> SortScratchBytes(const cuda::SortCall& call) override {
-    if (absl::Status status = Count(); !status.ok()) return status;
-    return device_->SortScratchBytes(call);
-  }
-  absl::StatusOr<int> Sort(const cuda::SortCall& call) override {
-    ++record_.num_sorts;
+  absl::StatusOr<int> Sort(cuda::SortCall& call) override {
+    record_.num_sorts += call.d_scratch != nullptr;
     if (absl::Status status = Count(); !status.ok()) return status;
     if (silent_) return 0;
     return device_->Sort(call);
   }
-  absl::StatusOr<size_t> SelectScratchBytes(const cuda::SelectCall& call) override {
-    if (absl::Status status = Count(); !status.ok()) return status;
-    return device_->SelectScratchBytes(call);
-  }
-  absl::Status Select(const cuda::SelectCall& call) override {
+  absl::Status Select(cuda::SelectCall& call) override {
     return Do([&] { return device_->Select(call); });
   }
   absl::Status LaunchOn(const cuda::KernelCall& call, cuda::Lane lane) override {

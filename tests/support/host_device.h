@@ -69,10 +69,8 @@ class HostDevice : public Device {
   }
   // Others do their work at once.
   absl::Status Follow(uintptr_t, Lane) override { return absl::OkStatus(); }
-  absl::StatusOr<size_t> SortScratchBytes(const SortCall& call) override;
-  absl::StatusOr<int> Sort(const SortCall& call) override;
-  absl::StatusOr<size_t> SelectScratchBytes(const SelectCall& call) override;
-  absl::Status Select(const SelectCall& call) override;
+  absl::StatusOr<int> Sort(SortCall& call) override;
+  absl::Status Select(SelectCall& call) override;
   absl::Status LaunchOn(const KernelCall& call, Lane lane) override;
 
   // Device allocations that have not been freed.

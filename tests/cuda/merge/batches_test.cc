@@ -132,8 +132,8 @@ class CountingDevice : public FaultyDevice {
     counts_.sent_bytes += bytes;
     return FaultyDevice::CopyIn(d_to, from, bytes, lane);
   }
-  absl::StatusOr<int> Sort(const cuda::SortCall& call) override {
-    counts_.sorted_entries += call.count;
+  absl::StatusOr<int> Sort(cuda::SortCall& call) override {
+    if (call.d_scratch != nullptr) counts_.sorted_entries += call.count;
     return FaultyDevice::Sort(call);
   }
   absl::Status LaunchOn(const cuda::KernelCall& call, Lane lane) override {

@@ -90,12 +90,9 @@ cudaError_t Run(const Kernel& kernel) {
 
 cudaError_t Sort(cuda::SortCall& call, int& output) {
   return Do([&] {
-    if (call.d_scratch == nullptr) {
-      call.scratch_bytes = *Host().SortScratchBytes(call);
-    } else {
-      output = *Host().Sort(call);
-      ++(call.key_bytes == 4 ? Runtime().num_sorts_of_32_bits : Runtime().num_sorts_of_64_bits);
-    }
+    output = *Host().Sort(call);
+    if (call.d_scratch == nullptr) return;
+    ++(call.key_bytes == 4 ? Runtime().num_sorts_of_32_bits : Runtime().num_sorts_of_64_bits);
   });
 }
 
@@ -207,12 +204,8 @@ cudaError_t SortKeys32(SortCall& call, int& output, cudaStream_t) { return fake:
 cudaError_t SortKeys64(SortCall& call, int& output, cudaStream_t) { return fake::Sort(call, output); }
 cudaError_t SelectIndices(SelectCall& call, cudaStream_t) {
   return fake::Do([&] {
-    if (call.d_scratch == nullptr) {
-      call.scratch_bytes = *fake::Host().SelectScratchBytes(call);
-    } else {
-      fake::Host().Select(call).IgnoreError();
-      ++fake::Runtime().num_selects;
-    }
+    fake::Host().Select(call).IgnoreError();
+    fake::Runtime().num_selects += call.d_scratch != nullptr;
   });
 }
 
