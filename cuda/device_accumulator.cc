@@ -40,7 +40,7 @@ DevicePrepared::DevicePrepared(DeviceEngine& engine, const TensorShape& shape, V
       value_bytes_(update_.num_keys() * shape.row_bytes),
       preloaded_(engine, send_to.value_or(0)) {
   if (!send_to.has_value() || update_.on_device()) return;
-  engine.Preload({{KeyArray(update_), 0, key_bytes_, false, update_.pinned_keys()},
+  engine.Preload({{KeyArray(update_.keys()), 0, key_bytes_, false, update_.pinned_keys()},
                   {update_.values(), 0, value_bytes_, false, update_.pinned_values()}},
                  preloaded_);
 }

@@ -349,7 +349,8 @@ ValidatedUpdate DeviceEngine::FindPinned(const TensorShape& shape, ValidatedUpda
   const auto is_pinned = [&](const void* array, size_t row_bytes) {
     return array != nullptr && row_bytes > 0 && first.device->IsPinned(array, update.num_keys() * row_bytes);
   };
-  return update.WithPinned(is_pinned(KeyArray(update), shape.key_bytes), is_pinned(update.values(), shape.row_bytes));
+  return update.WithPinned(is_pinned(KeyArray(update.keys()), shape.key_bytes),
+                           is_pinned(update.values(), shape.row_bytes));
 }
 
 void PreloadedArrays::Keep(Session& session, const void* array, DeviceBuffer copy) {

@@ -9,13 +9,6 @@
 
 namespace sparseagg::cuda {
 
-const void* KeyArray(const ValidatedUpdate& update) {
-  const auto* narrow = std::get_if<absl::Span<const uint32_t>>(&update.keys());
-  const auto* wide = std::get_if<absl::Span<const uint64_t>>(&update.keys());
-  if (narrow != nullptr) return narrow->data();
-  return wide == nullptr ? nullptr : wide->data();
-}
-
 uint64_t KeyAt(const ValidatedUpdate& update, uint64_t index) {
   const KeyColumn& keys = update.keys();
   if (const auto* run = std::get_if<KeyRun>(&keys)) return run->first + index;
@@ -62,7 +55,7 @@ absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vec
   size_t next = 0;
   for (const UpdateRange& range : ranges) {
     HostPart part;
-    part.array = KeyArray(*range.update);
+    part.array = KeyArray(range.update->keys());
     part.first = range.first * shape.key_bytes;
     part.bytes = range.count * shape.key_bytes;
     part.on_device = range.update->on_device();
@@ -137,7 +130,7 @@ absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, cons
   RETURN_IF_ERROR(SendKeys(session, shape, ranges, batch));
   RETURN_IF_ERROR(SendValues(session, shape, ranges, batch));
   RETURN_IF_ERROR(SendSources(session, shape, ranges, batch));
-  ASSIGN_OR_RETURN(batch.sent, session.MarkCopies());
+  ASSIGN_OR_RETURN(batch.sent, session.Mark(Lane::kCopy));
   return batch;
 }
 

@@ -3,6 +3,8 @@
 #define SPARSEAGG_CUDA_MERGE_BATCH_H_
 
 #include <cstdint>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,8 +17,18 @@
 
 namespace sparseagg::cuda {
 
-// Returns: the array that holds the keys; null for a run.
-const void* KeyArray(const ValidatedUpdate& update);
+// Returns: the array that holds the keys; null for a run. `keys`: KeyColumn or InputKeys.
+template <typename Keys>
+const void* KeyArray(const Keys& keys) {
+  const auto array = [](const auto& span) -> const void* {
+    if constexpr (std::is_same_v<std::decay_t<decltype(span)>, KeyRun>) {
+      return nullptr;
+    } else {
+      return span.data();
+    }
+  };
+  return std::visit(array, keys);
+}
 
 // Returns: a key of an update in host memory.
 uint64_t KeyAt(const ValidatedUpdate& update, uint64_t index);

@@ -190,7 +190,7 @@ class Finisher {
       unpinned.push_back({to.data() + begin, from.get(), from.bytes()});
       return absl::OkStatus();
     };
-    RETURN_IF_ERROR(session_.JoinCompute());
+    RETURN_IF_ERROR(session_.Join(Lane::kResult, Lane::kCompute));
     RETURN_IF_ERROR(std::visit([&](auto& keys) { return send(keys, first, columns.d_keys); }, result.keys));
     RETURN_IF_ERROR(send(result.values, first * result.row_bytes(), columns.d_values));
     RETURN_IF_ERROR(send(result.counts, first, columns.d_counts));

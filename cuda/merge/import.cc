@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "cuda/merge/batch.h"
 #include "cuda/merge/tensor_shape.h"
 #include "host/base/column.h"
 #include "host/base/status_macros.h"
@@ -46,18 +47,6 @@ bool HasRightForm(const TensorSpec& spec, const InputKeys& keys, const std::byte
 }
 
 }  // namespace
-
-const void* KeyArray(const InputKeys& keys) {
-  return std::visit(
-      [](const auto& span) -> const void* {
-        if constexpr (std::is_same_v<std::decay_t<decltype(span)>, KeyRun>) {
-          return nullptr;
-        } else {
-          return span.data();
-        }
-      },
-      keys);
-}
 
 absl::StatusOr<ImportedUpdates> ImportColumns(Session& session, absl::Span<const DeviceUpdate> updates) {
   ImportedUpdates imported;
@@ -105,7 +94,7 @@ absl::StatusOr<ImportedUpdates> ImportColumns(Session& session, absl::Span<const
   RETURN_IF_ERROR(session.staging().Stage(d_table.get(), task_bytes, found.data(), found_bytes));
   RETURN_IF_ERROR(session.staging().Flush());
   RETURN_IF_ERROR(session.device().LaunchOn(call, Lane::kCopy));
-  RETURN_IF_ERROR(session.JoinCopies());
+  RETURN_IF_ERROR(session.Join(Lane::kCompute, Lane::kCopy));
   d_table.HandTo(Lane::kCompute);
   RETURN_IF_ERROR(session.CopyOut(found.data(), call.d_found, found_bytes));
   for (size_t i = 0; i < updates.size(); ++i) imported.updates[i].found |= found[i];
@@ -120,7 +109,7 @@ absl::StatusOr<HostArrays> CopyToHost(Session& session, const TensorSpec& spec, 
   };
   auto arrays = std::make_shared<Arrays>();
   HostArrays copied;
-  RETURN_IF_ERROR(session.JoinCopies());
+  RETURN_IF_ERROR(session.Join(Lane::kCompute, Lane::kCopy));
   const auto copy_keys = [&](const auto& span) -> absl::Status {
     using Keys = std::decay_t<decltype(span)>;
     copied.keys = span;

@@ -33,9 +33,6 @@ struct ImportedUpdates {
   DeviceBuffer d_keys;  // of all updates, on Lane::kCopy; empty if all have runs
 };
 
-// Returns: the array that holds the keys; null for a run.
-const void* KeyArray(const InputKeys& keys);
-
 // Copies keys into the key types of their tensors, and validates them and the values, as host/updates/update.h says.
 // All arrays are in device memory, written in the order of Lane::kCopy. Errors: of the device only. Blocks: until the
 // device has checked the updates. Cost: the same calls of the device for any number of updates, as far as their table

@@ -228,9 +228,9 @@ absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& bat
     RETURN_IF_ERROR(meanwhile());
     ASSIGN_OR_RETURN(rows, FinishTiles(session_, shape_, std::move(tiles)));
   } else {
-    ASSIGN_OR_RETURN(Sorter sorter, StartSort(base, batch));
+    ASSIGN_OR_RETURN(SortedKeys sorted, StartSort(base, batch));
     RETURN_IF_ERROR(meanwhile());
-    ASSIGN_OR_RETURN(const SortedKeys sorted, std::move(sorter).Finish(session_));
+    RETURN_IF_ERROR(session_.FinishSelect(sorted.heads));
     ASSIGN_OR_RETURN(rows, FoldSegments(base, batch, sorted, rounding));
   }
   rows.range = RangeOf(base, batch);
@@ -262,7 +262,7 @@ absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const UnfinishedR
     }
     RETURN_IF_ERROR(session_.staging().Flush());
   }
-  RETURN_IF_ERROR(session_.JoinCopies());
+  RETURN_IF_ERROR(session_.Join(Lane::kCompute, Lane::kCopy));
   for (DeviceBuffer& column : rows.columns) column.HandTo(Lane::kCompute);
   return rows;
 }
@@ -309,7 +309,7 @@ uint64_t Merger::BatchSize(uint64_t num_rows, uint64_t num_left) const {
   return std::max<uint64_t>(1, size);  // also without tuples, since the bases still have to be merged
 }
 
-absl::StatusOr<Sorter> Merger::StartSort(const DeviceRows& base, Batch& batch) {
+absl::StatusOr<SortedKeys> Merger::StartSort(const DeviceRows& base, Batch& batch) {
   DeviceBuffer d_keys;
   // Below 2^32 − kBlockThreads, so that no kernel's index wraps around: a batch has at most INT32_MAX tuples, and
   // max_batch_entries, the most rows, is by kBlockThreads less.
@@ -332,8 +332,8 @@ absl::StatusOr<Sorter> Merger::StartSort(const DeviceRows& base, Batch& batch) {
   const bool carries = base.num_rows == 0 && batch.unique && shape_.uniform &&
                        shape_.key_weights == WeightKind::kCounts && shape_.row_bytes == sizeof(uint32_t) &&
                        shape_.columns == 1;
-  return Sorter::Start(session_, std::move(d_keys), num_entries, shape_.key_bytes, shape_.key_bits,
-                       carries ? std::move(batch.d_values) : DeviceBuffer());
+  return cuda::StartSort(session_, std::move(d_keys), num_entries, shape_.key_bytes, shape_.key_bits,
+                         carries ? std::move(batch.d_values) : DeviceBuffer());
 }
 
 absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted,

@@ -55,7 +55,7 @@ class Merger {
   uint64_t BatchSize(uint64_t num_rows, uint64_t num_left) const;
   // Sends the next batch. Requires: the number of `rows` is known. Errors: NoRoom when they leave too little memory.
   absl::StatusOr<Batch> SendNext(const DeviceRows& rows, BatchCursor& cursor);
-  absl::StatusOr<Sorter> StartSort(const DeviceRows& base, Batch& batch);
+  absl::StatusOr<SortedKeys> StartSort(const DeviceRows& base, Batch& batch);
   absl::StatusOr<DeviceRows> FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted,
                                           const FoldedRows& rounding);
 

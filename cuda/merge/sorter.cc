@@ -6,10 +6,9 @@
 
 namespace sparseagg::cuda {
 
-absl::StatusOr<Sorter> Sorter::Start(Session& session, DeviceBuffer d_keys, uint32_t count, uint32_t key_bytes,
+absl::StatusOr<SortedKeys> StartSort(Session& session, DeviceBuffer d_keys, uint32_t count, uint32_t key_bytes,
                                      int key_bits, DeviceBuffer d_carried) {
-  Sorter sorter;
-  SortedKeys& sorted = sorter.sorted_;
+  SortedKeys sorted;
   sorted.count = count;
   DeviceBuffer keys[2];
   DeviceBuffer payloads[2];  // positions, or the carried values
@@ -33,7 +32,7 @@ absl::StatusOr<Sorter> Sorter::Start(Session& session, DeviceBuffer d_keys, uint
     call.key_bytes = key_bytes;
     call.end_bit = key_bits;
     call.count = count;
-    ASSIGN_OR_RETURN(call.scratch_bytes, session.device().SortScratchBytes(call));
+    RETURN_IF_ERROR(session.device().Sort(call).status());
     ASSIGN_OR_RETURN(const DeviceBuffer scratch, session.Allocate(call.scratch_bytes));
     call.d_scratch = scratch.get();
     ASSIGN_OR_RETURN(output, session.device().Sort(call));
@@ -41,19 +40,15 @@ absl::StatusOr<Sorter> Sorter::Start(Session& session, DeviceBuffer d_keys, uint
   sorted.d_keys = std::move(keys[output]);
   DeviceBuffer& sorted_payloads = carries ? sorted.d_values : sorted.d_positions;
   sorted_payloads = std::move(payloads[output]);
-  // Before StartSelectHeads allocates.
+  // Before StartSelect allocates.
   keys[1 - output].Release();
   payloads[1 - output].Release();
-
-  ASSIGN_OR_RETURN(sorter.heads_, session.StartSelectHeads(sorted.d_keys, key_bytes, count));
-  return sorter;
-}
-
-absl::StatusOr<SortedKeys> Sorter::Finish(Session& session) && {
-  ASSIGN_OR_RETURN(Session::Selection heads, session.FinishSelect(std::move(heads_)));
-  sorted_.d_begin = std::move(heads.d_indices);
-  sorted_.num_segments = heads.count;
-  return std::move(sorted_);
+  SelectCall heads;
+  heads.d_sorted_keys = sorted.d_keys.get();
+  heads.key_bytes = key_bytes;
+  heads.count = count;
+  ASSIGN_OR_RETURN(sorted.heads, session.StartSelect(heads));
+  return sorted;
 }
 
 }  // namespace sparseagg::cuda

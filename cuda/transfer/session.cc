@@ -7,41 +7,31 @@
 
 namespace sparseagg::cuda {
 
-absl::StatusOr<Session::PendingSelection> Session::StartSelectHeads(const DeviceBuffer& d_sorted_keys,
-                                                                    uint32_t key_bytes, uint32_t count) {
-  SelectCall call;
-  call.d_sorted_keys = d_sorted_keys.get();
-  call.key_bytes = key_bytes;
-  call.count = count;
-  return StartSelect(call);
-}
-
-absl::StatusOr<Session::PendingSelection> Session::StartSelect(SelectCall call) {
-  PendingSelection pending;
-  ASSIGN_OR_RETURN(pending.d_indices, Allocate(size_t{call.count} * sizeof(uint32_t)));
-  ASSIGN_OR_RETURN(pending.d_count, Allocate(sizeof(uint32_t)));
-  call.d_indices = pending.d_indices.as<uint32_t>();
-  call.d_num_selected = pending.d_count.as<uint32_t>();
-  ASSIGN_OR_RETURN(call.scratch_bytes, device_.SelectScratchBytes(call));
+absl::StatusOr<Session::Selection> Session::StartSelect(SelectCall call) {
+  Selection selection;
+  ASSIGN_OR_RETURN(selection.d_indices, Allocate(size_t{call.count} * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(selection.d_count, Allocate(sizeof(uint32_t)));
+  call.d_indices = selection.d_indices.as<uint32_t>();
+  call.d_num_selected = selection.d_count.as<uint32_t>();
+  RETURN_IF_ERROR(device_.Select(call));
   ASSIGN_OR_RETURN(const DeviceBuffer scratch, Allocate(call.scratch_bytes));
   call.d_scratch = scratch.get();
   RETURN_IF_ERROR(device_.Select(call));
-  return pending;
+  return selection;
 }
 
-absl::StatusOr<Session::Selection> Session::FinishSelect(PendingSelection pending) {
-  Selection selection;
-  RETURN_IF_ERROR(CopyOut(&selection.count, pending.d_count.get(), sizeof(selection.count)));
-  selection.d_indices = std::move(pending.d_indices);
-  return selection;
+absl::Status Session::FinishSelect(Selection& selection) {
+  const DeviceBuffer d_count = std::move(selection.d_count);
+  return CopyOut(&selection.count, d_count.get(), sizeof(selection.count));
 }
 
 absl::StatusOr<Session::Selection> Session::Select(const DeviceBuffer& d_flags, uint32_t count) {
   SelectCall call;
   call.d_flags = d_flags.as<uint8_t>();
   call.count = count;
-  ASSIGN_OR_RETURN(PendingSelection pending, StartSelect(call));
-  return FinishSelect(std::move(pending));
+  ASSIGN_OR_RETURN(Selection selection, StartSelect(call));
+  RETURN_IF_ERROR(FinishSelect(selection));
+  return selection;
 }
 
 absl::Status Session::SendAhead(absl::Span<const HostPart> arrays, std::vector<const void*>& sent) {
@@ -74,7 +64,7 @@ absl::Status Session::Forget(absl::Span<const void* const> arrays) {
 
 absl::Status Session::CopyOut(void* to, const void* d_from, size_t bytes) {
   if (bytes <= StagingRing::kSmallBytes) return staging_.CopyOutSmall(to, d_from, bytes);
-  RETURN_IF_ERROR(JoinCompute());
+  RETURN_IF_ERROR(Join(Lane::kResult, Lane::kCompute));
   const CopyPiece piece = {to, d_from, bytes};
   absl::Status status = staging_.CopyOut({&piece, 1});
   // The caller may free the source in the order of the compute lane.
@@ -82,19 +72,9 @@ absl::Status Session::CopyOut(void* to, const void* d_from, size_t bytes) {
   return status;
 }
 
-absl::Status Session::JoinCopies() {
-  ASSIGN_OR_RETURN(const EventId sent, MarkCopies());
-  return device_.Wait(Lane::kCompute, sent);
-}
-
-absl::StatusOr<EventId> Session::MarkCopies() {
-  RETURN_IF_ERROR(staging_.Flush());
-  return Mark(Lane::kCopy);
-}
-
-absl::Status Session::JoinCompute() {
-  ASSIGN_OR_RETURN(const EventId computed, Mark(Lane::kCompute));
-  return device_.Wait(Lane::kResult, computed);
+absl::Status Session::Join(Lane to, Lane from) {
+  ASSIGN_OR_RETURN(const EventId sent, Mark(from));
+  return device_.Wait(to, sent);
 }
 
 absl::StatusOr<EventId> Session::Mark(Lane lane) {

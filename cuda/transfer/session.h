@@ -48,22 +48,18 @@ class Session {
   // Allocates device memory for work on the compute lane. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes) { return memory_.Allocate(bytes, Lane::kCompute); }
 
-  // The indices of the flags that are set.
   struct Selection {
     DeviceBuffer d_indices;
+    DeviceBuffer d_count;  // until FinishSelect
     uint32_t count = 0;
   };
+  // Selects indices on the compute lane, in two steps, so that the host may do something else before it blocks.
+  // `call`: what to select by, and from how many.
+  absl::StatusOr<Selection> StartSelect(SelectCall call);
   // Blocks: until the number of indices is known.
+  absl::Status FinishSelect(Selection& selection);
+  // Both steps, for the indices of the flags that are set.
   absl::StatusOr<Selection> Select(const DeviceBuffer& d_flags, uint32_t count);
-  // The same in two steps, so that the host may do something else before it blocks.
-  struct PendingSelection {
-    DeviceBuffer d_indices;
-    DeviceBuffer d_count;
-  };
-  // The index of the first key of every run of equal keys.
-  absl::StatusOr<PendingSelection> StartSelectHeads(const DeviceBuffer& d_sorted_keys, uint32_t key_bytes,
-                                                    uint32_t count);
-  absl::StatusOr<Selection> FinishSelect(PendingSelection pending);
 
   // Starts copies of whole arrays to the device, which StagingRing::CopyIn uses from then on, and does not wait for the
   // last of them. The arrays must outlive Forget, unmodified. Sends nothing, and returns OK, if there is no
@@ -76,24 +72,17 @@ class Session {
   // Copies device to host, after the work on the compute lane. Blocks: until `to` is written.
   absl::Status CopyOut(void* to, const void* d_from, size_t bytes);
 
-  // Orders later work on the compute lane after all copies sent through the staging ring so far.
-  absl::Status JoinCopies();
-  // The first half of JoinCopies; the second is device().Wait(Lane::kCompute, event). Returns: as Mark.
-  absl::StatusOr<EventId> MarkCopies();
+  // Orders later work on `to` after all work on `from` so far; Flush sends what the staging ring still has.
+  absl::Status Join(Lane to, Lane from);
   // Returns: an event after all work on the lane so far. It is used again by the kMarks-th call for the lane after this
   // one; whoever waits for it then waits longer.
   static constexpr size_t kMarks = 8;
   absl::StatusOr<EventId> Mark(Lane lane);
-  // Orders later work on the result lane after all work on the compute lane so far.
-  absl::Status JoinCompute();
 
   // Blocks: until no work is under way on any lane, so that a failed operation leaves none behind.
   void Settle();
 
  private:
-  // `call`: what to select by, and from how many.
-  absl::StatusOr<PendingSelection> StartSelect(SelectCall call);
-
   Device& device_;
   const Tuning tuning_;
   HostThreads threads_;

@@ -65,7 +65,8 @@ class DeviceContract : public ::testing::TestWithParam<DeviceCase> {
   DeviceBuffer Send(const std::vector<T>& data) {
     DeviceBuffer buffer = *session_->memory().Allocate(data.size() * sizeof(T), Lane::kCopy);
     EXPECT_TRUE(session_->staging().CopyIn(buffer.get(), 0, {data.data(), 0, buffer.bytes()}).ok());
-    EXPECT_TRUE(session_->JoinCopies().ok());
+    EXPECT_TRUE(session_->staging().Flush().ok());
+    EXPECT_TRUE(session_->Join(Lane::kCompute, Lane::kCopy).ok());
     buffer.HandTo(Lane::kCompute);
     return buffer;
   }
@@ -93,15 +94,14 @@ class DeviceContract : public ::testing::TestWithParam<DeviceCase> {
       if (i == 0 || keys[expected[i]] != keys[expected[i - 1]]) heads.push_back(i);
     }
 
-    auto sorter = cuda::Sorter::Start(*session_, Send(keys), count, sizeof(Key), key_bits);
-    ASSERT_TRUE(sorter.ok()) << sorter.status();
-    const auto sorted = std::move(*sorter).Finish(*session_);
+    auto sorted = cuda::StartSort(*session_, Send(keys), count, sizeof(Key), key_bits);
     ASSERT_TRUE(sorted.ok()) << sorted.status();
+    ASSERT_EQ(session_->FinishSelect(sorted->heads), absl::OkStatus());
     EXPECT_EQ(Receive<uint32_t>(sorted->d_positions, count), expected) << "not stable, or not sorted";
     const std::vector<Key> sorted_keys = Receive<Key>(sorted->d_keys, count);
     EXPECT_TRUE(std::is_sorted(sorted_keys.begin(), sorted_keys.end()));
-    ASSERT_EQ(sorted->num_segments, heads.size());
-    EXPECT_EQ(Receive<uint32_t>(sorted->d_begin, heads.size()), heads);
+    ASSERT_EQ(sorted->heads.count, heads.size());
+    EXPECT_EQ(Receive<uint32_t>(sorted->heads.d_indices, heads.size()), heads);
   }
 
   std::unique_ptr<Device> device_;
@@ -132,7 +132,8 @@ TEST_P(DeviceContract, StagingRing_AnyPieces_ArriveWhole) {
       }
       at += piece;
     }
-    ASSERT_TRUE(session_->JoinCopies().ok());
+    ASSERT_TRUE(session_->staging().Flush().ok());
+    ASSERT_TRUE(session_->Join(Lane::kCompute, Lane::kCopy).ok());
     buffer.HandTo(Lane::kCompute);
     EXPECT_EQ(Receive<uint8_t>(buffer, data.size()), data);
   }
