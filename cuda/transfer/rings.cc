@@ -11,40 +11,6 @@
 
 namespace sparseagg::cuda {
 
-PinnedBuffers::~PinnedBuffers() {
-  for (Buffer& buffer : buffers_) Await(buffer).IgnoreError();
-}
-
-absl::StatusOr<PinnedBuffers::Buffer*> PinnedBuffers::Next() {
-  buffers_.reserve(num_buffers_);  // so that buffers keep their place
-  while (buffers_.size() < num_buffers_) {
-    Buffer buffer;
-    // Memory first, because it is more likely to fail and can be freed; an event stays with the device.
-    ASSIGN_OR_RETURN(buffer.memory, device_.AllocatePinned(buffer_bytes_));
-    ASSIGN_OR_RETURN(buffer.event, device_.CreateEvent());
-    buffers_.push_back(std::move(buffer));
-  }
-  Buffer& next = buffers_[next_];
-  next_ = (next_ + 1) % num_buffers_;
-  RETURN_IF_ERROR(Await(next));
-  return &next;
-}
-
-absl::Status PinnedBuffers::Depart(Buffer& buffer, Lane lane) {
-  buffer.in_flight = true;  // the host must not use the buffer, even if recording fails
-  return device_.Record(buffer.event, lane);
-}
-
-absl::Status PinnedBuffers::Await(Buffer& buffer) {
-  if (buffer.in_flight) RETURN_IF_ERROR(device_.Await(buffer.event));
-  buffer.in_flight = false;
-  return absl::OkStatus();
-}
-
-void PinnedBuffers::Reset() {
-  for (Buffer& buffer : buffers_) buffer.in_flight = false;
-}
-
 absl::StatusOr<std::shared_ptr<std::byte>> PinnedArena::Take(uint64_t bytes) {
   if (bytes < unit_ || bytes > max_bytes_) return nullptr;
   // Few sizes, so that a block often fits a result of about the same size.
@@ -94,12 +60,41 @@ bool IsWordAligned(const void* memory) { return reinterpret_cast<uintptr_t>(memo
 
 }  // namespace
 
+StagingRing::~StagingRing() {
+  for (Buffer& buffer : buffers_) Await(buffer).IgnoreError();
+}
+
+absl::StatusOr<StagingRing::Buffer*> StagingRing::Next() {
+  buffers_.reserve(tuning_.num_staging_buffers);  // so that buffers keep their place
+  while (buffers_.size() < tuning_.num_staging_buffers) {
+    Buffer buffer;
+    // Memory first, because it is more likely to fail and can be freed; an event stays with the device.
+    ASSIGN_OR_RETURN(buffer.memory, device_.AllocatePinned(tuning_.staging_buffer_bytes));
+    ASSIGN_OR_RETURN(buffer.event, device_.CreateEvent());
+    buffers_.push_back(std::move(buffer));
+  }
+  Buffer& next = buffers_[next_++ % buffers_.size()];
+  RETURN_IF_ERROR(Await(next));
+  return &next;
+}
+
+absl::Status StagingRing::Depart(Buffer& buffer, Lane lane) {
+  buffer.in_flight = true;  // the host must not use the buffer, even if recording fails
+  return device_.Record(buffer.event, lane);
+}
+
+absl::Status StagingRing::Await(Buffer& buffer) {
+  if (buffer.in_flight) RETURN_IF_ERROR(device_.Await(buffer.event));
+  buffer.in_flight = false;
+  return absl::OkStatus();
+}
+
 void StagingRing::Reset() {
   pieces_.clear();
   chunks_.clear();
   fetches_from_host_ = false;
   filled_ = 0;
-  buffers_.Reset();
+  for (Buffer& buffer : buffers_) buffer.in_flight = false;
 }
 
 absl::Status StagingRing::CopyIn(void* d_allocation, size_t first, const HostPart& part) {
@@ -176,7 +171,7 @@ absl::Status StagingRing::FlushFetch() {
 
 absl::Status StagingRing::FlushBuffer() {
   if (filled_ == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, buffers_.Next());
+  ASSIGN_OR_RETURN(Buffer* const buffer, Next());
   std::byte* to = buffer->memory.get();
   for (CopyPiece& piece : pieces_) {
     piece.to = to;
@@ -186,26 +181,26 @@ absl::Status StagingRing::FlushBuffer() {
   pieces_.clear();
   const size_t bytes = std::exchange(filled_, 0);
   RETURN_IF_ERROR(device_.CopyIn(d_destination_, buffer->memory.get(), bytes, Lane::kCopy));
-  return buffers_.Depart(*buffer, Lane::kCopy);
+  return Depart(*buffer, Lane::kCopy);
 }
 
 absl::Status StagingRing::CopyOut(absl::Span<const CopyPiece> pieces) {
-  std::deque<std::pair<PinnedBuffers::Buffer*, CopyPiece>> sent;  // to buffers, and from there to host memory
+  std::deque<std::pair<Buffer*, CopyPiece>> sent;  // to buffers, and from there to host memory
   const auto receive = [&]() -> absl::Status {
     const auto [buffer, piece] = sent.front();
     sent.pop_front();
-    RETURN_IF_ERROR(buffers_.Await(*buffer));
+    RETURN_IF_ERROR(Await(*buffer));
     threads_.Copy({&piece, 1}, tuning_.copy_part_bytes);
     return absl::OkStatus();
   };
   for (const CopyPiece& piece : pieces) {
     for (size_t done = 0; done < piece.bytes; done += sent.back().second.bytes) {
       if (sent.size() == tuning_.num_staging_buffers) RETURN_IF_ERROR(receive());
-      ASSIGN_OR_RETURN(PinnedBuffers::Buffer* const buffer, buffers_.Next());
+      ASSIGN_OR_RETURN(Buffer* const buffer, Next());
       const size_t bytes = std::min(piece.bytes - done, tuning_.staging_buffer_bytes);
       const auto* d_from = static_cast<const std::byte*>(piece.from) + done;
       RETURN_IF_ERROR(device_.CopyOut(buffer->memory.get(), d_from, bytes, Lane::kResult));
-      RETURN_IF_ERROR(buffers_.Depart(*buffer, Lane::kResult));
+      RETURN_IF_ERROR(Depart(*buffer, Lane::kResult));
       sent.emplace_back(buffer, CopyPiece{static_cast<std::byte*>(piece.to) + done, buffer->memory.get(), bytes});
     }
   }

@@ -21,38 +21,6 @@
 
 namespace sparseagg::cuda {
 
-// Buffers of one size, allocated at first use and kept. Not thread-safe.
-class PinnedBuffers {
- public:
-  struct Buffer {
-    std::shared_ptr<std::byte> memory;
-    EventId event = 0;       // after the buffer's last copy
-    bool in_flight = false;  // that copy has perhaps not happened
-  };
-
-  PinnedBuffers(Device& device, size_t buffer_bytes, size_t num_buffers)
-      : device_(device), buffer_bytes_(buffer_bytes), num_buffers_(num_buffers) {}
-  PinnedBuffers(const PinnedBuffers&) = delete;
-  PinnedBuffers& operator=(const PinnedBuffers&) = delete;
-  ~PinnedBuffers();
-
-  // Returns: the buffers in turn. Blocks: until the last copy of the one returned has happened.
-  absl::StatusOr<Buffer*> Next();
-  // Notes that copies of the buffer have been asked for on `lane`.
-  absl::Status Depart(Buffer& buffer, Lane lane);
-  // Blocks: until the buffer's last copy has happened.
-  absl::Status Await(Buffer& buffer);
-  // Requires: no copies under way.
-  void Reset();
-
- private:
-  Device& device_;
-  const size_t buffer_bytes_;
-  const size_t num_buffers_;
-  std::vector<Buffer> buffers_;
-  size_t next_ = 0;
-};
-
 // Blocks of memory to which the device writes results. A block that its last owner has let go serves another result,
 // since pinning takes longer than copying. Not thread-safe; but blocks may be let go at any time, on any thread, also
 // after the arena and the device have gone. Requires: copies to a block have happened before another operation starts.
@@ -136,12 +104,10 @@ class StagingRing {
  public:
   StagingRing(Device& device, DeviceMemory& memory, HostThreads& threads, const ResidentArrays& resident,
               const Tuning& tuning)
-      : device_(device),
-        memory_(memory),
-        threads_(threads),
-        resident_(resident),
-        tuning_(tuning),
-        buffers_(device, tuning.staging_buffer_bytes, tuning.num_staging_buffers) {}
+      : device_(device), memory_(memory), threads_(threads), resident_(resident), tuning_(tuning) {}
+  StagingRing(const StagingRing&) = delete;
+  StagingRing& operator=(const StagingRing&) = delete;
+  ~StagingRing();
 
   // Copies host to device, on Lane::kCopy; or from the copy that the device has. The destination begins at byte `first`
   // of what Device::Allocate returned. Consecutive copies to adjoining places of one allocation are sent together; all
@@ -168,6 +134,18 @@ class StagingRing {
   void Reset();
 
  private:
+  // Pinned memory, allocated at first use and kept.
+  struct Buffer {
+    std::shared_ptr<std::byte> memory;
+    EventId event = 0;       // after the buffer's last copy
+    bool in_flight = false;  // that copy has perhaps not happened
+  };
+  // Returns: the buffers in turn. Blocks: until the last copy of the one returned has happened.
+  absl::StatusOr<Buffer*> Next();
+  // Notes that copies of the buffer have been asked for on `lane`.
+  absl::Status Depart(Buffer& buffer, Lane lane);
+  // Blocks: until the buffer's last copy has happened.
+  absl::Status Await(Buffer& buffer);
   absl::Status FlushBuffer();
   absl::Status FlushFetch();
   void AddChunks(void* d_to, const void* d_from, size_t bytes);
@@ -177,7 +155,8 @@ class StagingRing {
   HostThreads& threads_;
   const ResidentArrays& resident_;
   const Tuning tuning_;
-  PinnedBuffers buffers_;
+  std::vector<Buffer> buffers_;
+  size_t next_ = 0;
   std::shared_ptr<std::byte> small_;
   // What goes into the next buffer, and from there to the device.
   std::vector<CopyPiece> pieces_;

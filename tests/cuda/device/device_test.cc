@@ -211,7 +211,7 @@ TEST(HostDevice, AtItsWorst_WorkWaitsUntilSomeoneWaitsForIt) {
 }
 
 // Events stay with the device, so an attempt that gets no memory must not make any.
-TEST(PinnedBuffers, NoPinnedMemory_NothingIsLeftBehind) {
+TEST(StagingRing, NoPinnedMemory_NothingIsLeftBehind) {
   class NoPinnedMemory : public cuda::HostDevice {
    public:
     absl::StatusOr<std::shared_ptr<std::byte>> AllocatePinned(size_t) override {
