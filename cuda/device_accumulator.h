@@ -129,20 +129,17 @@ class DeviceAccumulator : public Accumulator {
   uint64_t MaxRowsWith(const PreparedUpdate* next) const;
   // The most memory that handing everything to the CPU engine, and its next merge, take in addition.
   uint64_t HandOverBytes(const PreparedUpdate* next) const;
+  // The pending updates; where the order matters, in this one, of all submissions.
   std::vector<const ValidatedUpdate*> UpdatesIn(SubmissionOrder order) const;
-  std::vector<const ValidatedUpdate*> PendingUpdates() const;
-  std::vector<const UnfinishedRows*> Bases() const;
   // Where an operation on all updates runs: only on the first device, if updates are in its memory.
-  Place PlaceOfAll() const { return HasPendingOnDevice() ? Place{0, /*only=*/true} : Place{home_, /*only=*/false}; }
+  Place PlaceOfAll() const { return device_bytes_ > 0 ? Place{0, /*only=*/true} : Place{home_, /*only=*/false}; }
   // Merges `updates` and what was merged before, and finishes. Errors: of the device only.
   absl::StatusOr<Finished> MergeAndFinish(Session& session, int shrink, const TensorSpec& spec, double total_weight,
-                                          const std::vector<const UnfinishedRows*>& bases,
+                                          absl::Span<const UnfinishedRows> bases,
                                           const std::vector<const ValidatedUpdate*>& updates) const;
   // The same in ranges of keys on all devices. Returns: nothing if the round is not cut.
   absl::StatusOr<std::optional<Finished>> FinishInParts(double total_weight,
                                                         const std::vector<const ValidatedUpdate*>& updates);
-  // Whether some updates are only in device memory, where their callers have them.
-  bool HasPendingOnDevice() const;
   // Hands the rows of earlier merges and all pending updates to the CPU engine and releases each as soon as it is
   // there. Continues where it stopped when it is called again after an error.
   absl::Status GoToCpu();
@@ -171,7 +168,7 @@ class DeviceAccumulator : public Accumulator {
   PartialTotals partials_;                        // of those with kPartialWeight
   std::vector<UnfinishedRows> bases_;             // rows of earlier merges; several only after MergeFrom and partials
   std::unique_ptr<PreloadedArrays> base_copies_;  // of the last merge, on the device; go before the rows do
-  uint64_t device_bytes_ = 0;                     // of the pending updates
+  uint64_t device_bytes_ = 0;  // of the pending updates that are only in device memory, where their callers have them
   // What handing the pending updates to the CPU engine would take: the bytes by which they grow together (2^64 − 1 if
   // there are more), and the temporary memory of preparing the most expensive one.
   uint64_t growth_bytes_ = 0;

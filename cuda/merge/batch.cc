@@ -9,6 +9,14 @@
 
 namespace sparseagg::cuda {
 
+HostPart KeyPart(const ValidatedUpdate& update, size_t first, size_t bytes) {
+  return {KeyArray(update.keys()), first, bytes, update.on_device(), update.pinned_keys()};
+}
+
+HostPart ValuePart(const ValidatedUpdate& update, size_t first, size_t bytes) {
+  return {update.values(), first, bytes, update.on_device(), update.pinned_values()};
+}
+
 uint64_t KeyAt(const ValidatedUpdate& update, uint64_t index) {
   const KeyColumn& keys = update.keys();
   if (const auto* run = std::get_if<KeyRun>(&keys)) return run->first + index;
@@ -50,53 +58,33 @@ std::vector<UpdateRange> BatchCursor::Next(uint64_t max_tuples) {
 
 namespace {
 
-absl::Status SendKeys(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges,
-                      Batch& batch) {
+// Sends one column of all ranges, piece after piece. Runs of keys have no array.
+absl::Status SendColumn(Session& session, const std::vector<UpdateRange>& ranges, size_t row_bytes, void* d_column,
+                        HostPart (*part_of)(const ValidatedUpdate& update, size_t first, size_t bytes)) {
+  // Small pieces of halves, some of which are not of words, would break up what goes through a buffer together.
+  const bool is_of_words = row_bytes % sizeof(uint32_t) == 0;
   size_t next = 0;
-  for (const UpdateRange& range : ranges) {
-    HostPart part;
-    part.array = KeyArray(range.update->keys());
-    part.first = range.first * shape.key_bytes;
-    part.bytes = range.count * shape.key_bytes;
-    part.on_device = range.update->on_device();
-    part.pinned = range.update->pinned_keys();
-    if (const auto* run = std::get_if<KeyRun>(&range.update->keys())) {
-      batch.runs.push_back(
-          {batch.d_keys.as<std::byte>() + next, shape.key_bytes, run->first + range.first, range.count});
-    } else {
-      RETURN_IF_ERROR(session.staging().CopyIn(batch.d_keys.get(), next, part));
-    }
+  for (const auto& [update, first, count] : ranges) {
+    HostPart part = part_of(*update, first * row_bytes, count * row_bytes);
+    part.pinned = part.pinned && (is_of_words || part.bytes >= session.tuning().min_copy_bytes);
+    if (part.array != nullptr) RETURN_IF_ERROR(session.staging().CopyIn(d_column, next, part));
     next += part.bytes;
   }
   return absl::OkStatus();
 }
 
-absl::Status SendValues(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges,
-                        Batch& batch) {
-  if (shape.row_bytes == 0) return absl::OkStatus();
-  size_t next = 0;
-  for (const UpdateRange& range : ranges) {
-    HostPart part;
-    part.array = range.update->values();
-    part.first = range.first * shape.row_bytes;
-    part.bytes = range.count * shape.row_bytes;
-    part.on_device = range.update->on_device();
-    // Small pieces of halves, some of which are not of words, would break up what goes through a buffer together.
-    const bool is_of_words = shape.row_bytes % sizeof(uint32_t) == 0;
-    part.pinned = range.update->pinned_values() && (is_of_words || part.bytes >= session.tuning().min_copy_bytes);
-    RETURN_IF_ERROR(session.staging().CopyIn(batch.d_values.get(), next, part));
-    next += part.bytes;
-  }
-  return absl::OkStatus();
-}
-
+// Sends what the kernels know of each range, and lists the runs.
 absl::Status SendSources(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges,
                          Batch& batch) {
   std::vector<uint32_t> begin = {0};
   std::vector<Source> sources;
-  for (const UpdateRange& range : ranges) {
-    begin.push_back(begin.back() + static_cast<uint32_t>(range.count));
-    sources.push_back(shape.MakeSource(*range.update));
+  for (const auto& [update, first, count] : ranges) {
+    if (const auto* run = std::get_if<KeyRun>(&update->keys())) {
+      std::byte* const d_keys = batch.d_keys.as<std::byte>() + size_t{begin.back()} * shape.key_bytes;
+      batch.runs.push_back({d_keys, shape.key_bytes, run->first + first, count});
+    }
+    begin.push_back(begin.back() + static_cast<uint32_t>(count));
+    sources.push_back(shape.MakeSource(*update));
   }
   RETURN_IF_ERROR(session.staging().Stage(batch.d_begin.get(), 0, begin.data(), batch.d_begin.bytes()));
   RETURN_IF_ERROR(session.staging().Stage(batch.d_sources.get(), 0, sources.data(), batch.d_sources.bytes()));
@@ -127,24 +115,31 @@ absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, cons
   ASSIGN_OR_RETURN(batch.d_values, allocate(num_tuples * shape.row_bytes));
   ASSIGN_OR_RETURN(batch.d_begin, allocate((ranges.size() + 1) * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(batch.d_sources, allocate(ranges.size() * sizeof(Source)));
-  RETURN_IF_ERROR(SendKeys(session, shape, ranges, batch));
-  RETURN_IF_ERROR(SendValues(session, shape, ranges, batch));
+  RETURN_IF_ERROR(SendColumn(session, ranges, shape.key_bytes, batch.d_keys.get(), KeyPart));
+  RETURN_IF_ERROR(SendColumn(session, ranges, shape.row_bytes, batch.d_values.get(), ValuePart));
   RETURN_IF_ERROR(SendSources(session, shape, ranges, batch));
   ASSIGN_OR_RETURN(batch.sent, session.Mark(Lane::kCopy));
   return batch;
 }
 
-absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const UnfinishedRows& rows,
-                                    uint64_t first, uint64_t count) {
+absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const std::vector<RowRange>& ranges) {
+  uint64_t num_rows = 0;
   DeviceRows sent;
-  sent.num_rows = static_cast<uint32_t>(count);
-  sent.range = KeysOf(shape, rows, first, count);
+  for (const auto& [rows, first, count] : ranges) {
+    num_rows += count;
+    sent.range.Include(KeysOf(shape, *rows, first, count));
+  }
+  sent.num_rows = static_cast<uint32_t>(num_rows);
+  sent.ascends = ranges.size() <= 1;
   for (const RowColumn column : kRowColumns) {
     const size_t row_bytes = BytesPerRow(shape, column);
-    ASSIGN_OR_RETURN(sent[column], session.memory().Allocate(count * row_bytes, Lane::kCopy));
-    if (count * row_bytes == 0) continue;
-    const HostPart part = {ColumnOf(rows, column).data(), first * row_bytes, count * row_bytes};
-    RETURN_IF_ERROR(session.staging().CopyIn(sent[column].get(), 0, part));
+    ASSIGN_OR_RETURN(sent[column], session.memory().Allocate(num_rows * row_bytes, Lane::kCopy));
+    size_t next = 0;
+    for (const auto& [rows, first, count] : ranges) {
+      const HostPart part = {ColumnOf(*rows, column).data(), first * row_bytes, count * row_bytes};
+      RETURN_IF_ERROR(session.staging().CopyIn(sent[column].get(), next, part));
+      next += part.bytes;
+    }
   }
   RETURN_IF_ERROR(session.staging().Flush());
   return sent;

@@ -30,12 +30,23 @@ const void* KeyArray(const Keys& keys) {
   return std::visit(array, keys);
 }
 
+// Returns: bytes [first, first + bytes) of the keys or of the values of an update.
+HostPart KeyPart(const ValidatedUpdate& update, size_t first, size_t bytes);
+HostPart ValuePart(const ValidatedUpdate& update, size_t first, size_t bytes);
+
 // Returns: a key of an update in host memory.
 uint64_t KeyAt(const ValidatedUpdate& update, uint64_t index);
 
 // Tuples [first, first + count) of one update.
 struct UpdateRange {
   const ValidatedUpdate* update = nullptr;
+  uint64_t first = 0;
+  uint64_t count = 0;
+};
+
+// Rows [first, first + count) of rows in host memory.
+struct RowRange {
+  const UnfinishedRows* rows = nullptr;
   uint64_t first = 0;
   uint64_t count = 0;
 };
@@ -82,9 +93,8 @@ struct Batch {
 // way.
 absl::StatusOr<Batch> SendBatch(Session& session, const TensorShape& shape, const std::vector<UpdateRange>& ranges);
 
-// Sends rows [first, first + count) on the copy lane. The same of what it returns.
-absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const UnfinishedRows& rows,
-                                    uint64_t first, uint64_t count);
+// Sends rows on the copy lane, one range after another. The same of what it returns. Requires: fewer than 2^32 rows.
+absl::StatusOr<DeviceRows> SendRows(Session& session, const TensorShape& shape, const std::vector<RowRange>& ranges);
 
 // Makes the compute lane wait for the batch and what was sent before it, and writes the keys of the batch's runs.
 absl::Status ReceiveBatch(Session& session, Batch& batch);

@@ -169,7 +169,7 @@ SegmentClasses ClassesOf(const Tuning& tuning, uint32_t columns, const Segments&
 
 }  // namespace
 
-absl::StatusOr<DeviceRows> Merger::Merge(const std::vector<const UnfinishedRows*>& bases,
+absl::StatusOr<DeviceRows> Merger::Merge(absl::Span<const UnfinishedRows> bases,
                                          const std::vector<const ValidatedUpdate*>& updates,
                                          const FoldedRows& rounding) {
   ASSIGN_OR_RETURN(DeviceRows rows, SendBases(bases));
@@ -237,31 +237,17 @@ absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& bat
   return rows;
 }
 
-absl::StatusOr<DeviceRows> Merger::SendBases(const std::vector<const UnfinishedRows*>& bases) {
+absl::StatusOr<DeviceRows> Merger::SendBases(absl::Span<const UnfinishedRows> bases) {
   uint64_t num_rows = 0;
-  KeyRange range;
-  for (const UnfinishedRows* base : bases) {
-    num_rows += base->num_rows;
-    range.Include(KeysOf(shape_, *base, 0, base->num_rows));
+  std::vector<RowRange> ranges;
+  for (const UnfinishedRows& base : bases) {
+    num_rows += base.num_rows;
+    ranges.push_back({&base, 0, base.num_rows});
   }
   if (num_rows > session_.tuning().max_batch_entries) {
     return NoRoom(absl::StrCat(num_rows, " rows are more than positions can number"));
   }
-  DeviceRows rows;
-  rows.num_rows = static_cast<uint32_t>(num_rows);
-  rows.ascends = bases.size() <= 1;
-  rows.range = range;
-  for (const RowColumn column : kRowColumns) {
-    ASSIGN_OR_RETURN(rows[column], session_.memory().Allocate(num_rows * BytesPerRow(shape_, column), Lane::kCopy));
-    size_t next = 0;
-    for (const UnfinishedRows* base : bases) {
-      const Column<std::byte>& from = ColumnOf(*base, column);
-      if (from.empty()) continue;
-      RETURN_IF_ERROR(session_.staging().CopyIn(rows[column].get(), next, {from.data(), 0, from.size()}));
-      next += from.size();
-    }
-    RETURN_IF_ERROR(session_.staging().Flush());
-  }
+  ASSIGN_OR_RETURN(DeviceRows rows, SendRows(session_, shape_, ranges));
   RETURN_IF_ERROR(session_.Join(Lane::kCompute, Lane::kCopy));
   for (DeviceBuffer& column : rows.columns) column.HandTo(Lane::kCompute);
   return rows;

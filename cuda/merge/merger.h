@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "cuda/merge/batch.h"
 #include "cuda/merge/sorter.h"
 #include "cuda/merge/tensor_shape.h"
@@ -31,7 +32,7 @@ class Merger {
   // not matter) and then `updates`. `rounding`: how values will be divided and rounded (RoundingOf, finisher.h); if
   // that can be done at once, the last batch writes values in place of accumulators. Returns: rows with strictly
   // ascending keys.
-  absl::StatusOr<DeviceRows> Merge(const std::vector<const UnfinishedRows*>& bases,
+  absl::StatusOr<DeviceRows> Merge(absl::Span<const UnfinishedRows> bases,
                                    const std::vector<const ValidatedUpdate*>& updates, const FoldedRows& rounding = {});
 
   // The number of tuples that fit in device memory together, or of rows.
@@ -45,7 +46,7 @@ class Merger {
                                         const FoldedRows& rounding = {});
 
  private:
-  absl::StatusOr<DeviceRows> SendBases(const std::vector<const UnfinishedRows*>& bases);
+  absl::StatusOr<DeviceRows> SendBases(absl::Span<const UnfinishedRows> bases);
   // The most rows that merging so many tuples into so many rows can give.
   uint64_t MaxRows(uint64_t num_rows, uint64_t num_tuples) const;
   // The number of tuples that fit in device memory together with `num_rows` rows.

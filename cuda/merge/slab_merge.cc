@@ -132,9 +132,9 @@ std::vector<UpdateRange> SlabPlan::RangesOf(size_t slab) const {
   return ranges;
 }
 
-std::pair<uint64_t, uint64_t> SlabPlan::RowsOf(size_t slab) const {
+RowRange SlabPlan::RowsOf(size_t slab) const {
   const uint64_t first = cuts_[slab].positions.back();
-  return {first, EndOf(slab).back() - first};
+  return {base_, first, EndOf(slab).back() - first};
 }
 
 namespace {
@@ -152,8 +152,7 @@ absl::StatusOr<SentSlab> Send(Session& session, const TensorShape& shape, const 
                               const SlabPlan& plan, size_t slab) {
   SentSlab sent;
   if (base != nullptr) {
-    const auto [first, count] = plan.RowsOf(slab);
-    ASSIGN_OR_RETURN(sent.base, SendRows(session, shape, *base, first, count));
+    ASSIGN_OR_RETURN(sent.base, SendRows(session, shape, {plan.RowsOf(slab)}));
   }
   ASSIGN_OR_RETURN(sent.batch, SendBatch(session, shape, plan.RangesOf(slab)));
   return sent;
@@ -183,7 +182,7 @@ bool CanCut(const Tuning& tuning, const std::vector<const ValidatedUpdate*>& upd
 }
 
 std::optional<SlabPlan> Plan(Session& session, const TensorSpec& spec, const TensorShape& shape, int shrink,
-                             const std::vector<const UnfinishedRows*>& bases,
+                             absl::Span<const UnfinishedRows> bases,
                              const std::vector<const ValidatedUpdate*>& updates) {
   const Tuning& tuning = session.tuning();
   if (!CanCut(tuning, updates) || bases.size() > 1 || spec.aggregation.result_layout != ResultLayout::kSparse) {
@@ -198,7 +197,7 @@ std::optional<SlabPlan> Plan(Session& session, const TensorSpec& spec, const Ten
   // A slab is merged while the next ones and the result of the one before are on the device, too.
   const uint64_t max_entries = Merger(session, shape, shrink).Room() / 3;
   if (num_tuples == 0 || max_entries == 0) return std::nullopt;
-  const UnfinishedRows* const base = bases.empty() ? nullptr : bases.front();
+  const UnfinishedRows* const base = bases.empty() ? nullptr : &bases.front();
   const uint64_t entries = num_tuples + (base == nullptr ? 0 : base->num_rows);
   const auto mean_run = static_cast<double>(num_tuples) / static_cast<double>(num_used);
   const uint64_t wanted = std::min<uint64_t>(BytesToSend(session, shape, updates) / tuning.slab_bytes,
@@ -212,11 +211,11 @@ std::optional<SlabPlan> Plan(Session& session, const TensorSpec& spec, const Ten
 
 absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                                      int shrink, double total_weight,
-                                                     const std::vector<const UnfinishedRows*>& bases,
+                                                     absl::Span<const UnfinishedRows> bases,
                                                      const std::vector<const ValidatedUpdate*>& updates) {
   const std::optional<SlabPlan> plan = Plan(session, spec, shape, shrink, bases, updates);
   if (!plan.has_value()) return std::nullopt;
-  const UnfinishedRows* const base = bases.empty() ? nullptr : bases.front();
+  const UnfinishedRows* const base = bases.empty() ? nullptr : &bases.front();
   uint64_t max_rows = base == nullptr ? 0 : base->num_rows;
   for (const ValidatedUpdate* update : updates) max_rows += update->num_keys();
   if (spec.num_rows != 0) max_rows = std::min(max_rows, spec.num_rows);

@@ -36,8 +36,8 @@ class SlabPlan {
   size_t num_slabs() const { return cuts_.size(); }
   // The parts of the updates in the slab, in order of the updates, without empty ones.
   std::vector<UpdateRange> RangesOf(size_t slab) const;
-  // The rows of the base in the slab: the first one, and their number.
-  std::pair<uint64_t, uint64_t> RowsOf(size_t slab) const;
+  // The rows of the base, which is not null, in the slab.
+  RowRange RowsOf(size_t slab) const;
 
  private:
   // Where a slab begins: its smallest possible key, and for each source the number of its keys below that. Sources are
@@ -77,7 +77,7 @@ class SlabPlan {
 // host memory. Deterministic: the bits of Merger and FinishRows.
 absl::StatusOr<std::optional<Finished>> MergeInSlabs(Session& session, const TensorSpec& spec, const TensorShape& shape,
                                                      int shrink, double total_weight,
-                                                     const std::vector<const UnfinishedRows*>& bases,
+                                                     absl::Span<const UnfinishedRows> bases,
                                                      const std::vector<const ValidatedUpdate*>& updates);
 
 // Returns: up to `max_parts` ranges of keys, with about as many tuples each, and at least Tuning::slab_bytes. Nothing
