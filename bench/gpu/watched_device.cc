@@ -11,10 +11,10 @@ namespace sparseagg::bench {
 namespace {
 
 // In the order of cuda::KernelCall.
-constexpr const char* kKernels[] = {"expand_run",       "gather_segments", "fold_values",      "contributors",
-                                    "find_tile_bounds", "list_parts",      "find_part_bounds", "fold_tiles",
-                                    "import_updates",   "judge_rows",      "judge_values",     "write_result",
-                                    "fill_values",      "fetch",           "copy_words"};
+constexpr const char* kKernels[] = {"expand_run", "gather_segments",  "fold_values",  "find_tile_bounds",
+                                    "list_parts", "find_part_bounds", "fold_tiles",   "import_updates",
+                                    "judge_rows", "judge_values",     "write_result", "fill_values",
+                                    "fetch",      "copy_words"};
 static_assert(std::size(kKernels) == std::variant_size_v<cuda::KernelCall>);
 
 // Elements of an element-wise kernel; 0 of one of blocks.

@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "cuda/kernels/contributors.h"
 #include "cuda/kernels/fetch.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold_values.h"
@@ -39,11 +38,10 @@ inline constexpr std::array<Lane, 3> kLanes = {Lane::kCopy, Lane::kCompute, Lane
 
 using EventId = uint32_t;
 
-// All kernels that a device can launch. FoldValues and Contributors each launch three: for short, for medium and for
-// long segments.
+// All kernels that a device can launch. FoldValues launches three: for short, for medium and for long segments.
 using KernelCall =
-    std::variant<ExpandRun, GatherSegments, FoldValues, Contributors, FindTileBounds, ListParts, FindPartBounds,
-                 FoldTiles, ImportUpdates, FlagKeptRows, FlagNonzeroRows, WriteResult, FillValues, Fetch, CopyWords>;
+    std::variant<ExpandRun, GatherSegments, FoldValues, FindTileBounds, ListParts, FindPartBounds, FoldTiles,
+                 ImportUpdates, FlagKeptRows, FlagNonzeroRows, WriteResult, FillValues, Fetch, CopyWords>;
 
 // A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:
 // CudaDevice, and in tests HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls

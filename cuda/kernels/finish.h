@@ -90,10 +90,10 @@ struct FoldedRows {
       case FoldKind::kMaxInteger:
         return RoundInteger(row, static_cast<const int64_t*>(accs.d_accs)[i], bits);
       case FoldKind::kSumNarrowBinned:
-        bits = RoundTo(type, Divide(accs.LoadBinned<NarrowBinnedSum>(i).Value(), DivisorOf(row)));
+        bits = RoundTo(type, Divide(ValueOf(accs.Load<SumNarrowBinned, 1>(i).values[0]), DivisorOf(row)));
         return true;
       case FoldKind::kSumWideBinned:
-        bits = RoundTo(type, Divide(accs.LoadBinned<WideBinnedSum>(i).Value(), DivisorOf(row)));
+        bits = RoundTo(type, Divide(ValueOf(accs.Load<SumWideBinned, 1>(i).values[0]), DivisorOf(row)));
         return true;
       default:
         bits = RoundTo(type, Divide(static_cast<const double*>(accs.d_accs)[i], DivisorOf(row)));

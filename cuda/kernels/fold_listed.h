@@ -31,6 +31,7 @@ struct FoldListedSegments {
   static constexpr uint32_t kThreads = kNumThreads;
   static constexpr uint32_t kMinBlocks = 1;
   static constexpr uint32_t kMaxGroup = kMaxGroupColumns;
+  static constexpr bool kOfSources = IsOfSources(Fold::kKind);
   using Acc = typename Fold::Acc;
 
   FoldValues args;
@@ -56,6 +57,10 @@ struct FoldListedSegments {
     part.column = static_cast<uint32_t>(index % NumGroups()) * Group();
     part.columns = args.columns - part.column < Group() ? args.columns - part.column : Group();
     return part;
+  }
+  // Returns: whether the tuple at `entry` is its source's first in the part.
+  SPARSEAGG_HD bool IsFirst(const Part& part, uint32_t entry, uint32_t source) const {
+    return entry == part.begin || args.segments.Position(entry - 1) < args.sources.Begin(source);
   }
   SPARSEAGG_HD void Store(const Part& part, uint32_t c, const Acc& acc) const {
     args.rows.Store<Fold, 1>(part.segment, uint64_t{part.segment} * args.columns + part.column + c, {acc});
@@ -140,10 +145,11 @@ struct FoldListedSegments {
       if (i >= count) continue;
       const uint32_t column = part.column + i % part.columns;
       const uint32_t position = own.positions[j];
-      own.bits[j] =
-          position < args.num_base
-              ? LoadBits(args.base.d_accs, Number::kFloat64, uint64_t{position} * args.columns + column)
-              : LoadBits(args.d_values, args.type, uint64_t{position - args.num_base} * args.columns + column);
+      if (position < args.num_base) {
+        own.bits[j] = LoadBits(args.base.d_accs, Number::kFloat64, uint64_t{position} * args.columns + column);
+      } else if (!kOfSources) {
+        own.bits[j] = LoadBits(args.d_values, args.type, uint64_t{position - args.num_base} * args.columns + column);
+      }
     }
     return own;
   }
@@ -159,6 +165,10 @@ struct FoldListedSegments {
       uint32_t source = kIsTerm;
       if (position < args.num_base) {
         values[i] = BitsAs<double>(own.bits[j]);
+      } else if (kOfSources) {  // the term at the source's first entry, and 0, which changes no sum, at the others
+        const uint32_t owner = args.sources.Find(position);
+        values[i] =
+            args.unique || IsFirst(part, tile.first + i, owner) ? Fold::Term(0.0, args.sources.d_sources[owner]) : 0.0;
       } else {
         const double value = Fold::Of(args.type, own.bits[j]);
         if (args.unique) {
@@ -177,7 +187,7 @@ struct FoldListedSegments {
     const double* values = shared.values[half] + c;
     const uint32_t* sources = shared.sources[half];
     State state = shared.states[c];
-    if (args.unique) {  // terms only: without a branch between them, additions follow one another at once
+    if (args.unique || kOfSources) {  // terms only: without a branch between them, additions follow one another at once
       for (uint32_t entry = 0; entry < tile.entries; ++entry) {
         state.acc = Fold::Combine(state.acc, values[entry * part.columns]);
       }
@@ -203,7 +213,7 @@ struct FoldListedSegments {
   // Adds the term of the current source, whose duplicates have all been folded.
   SPARSEAGG_HD void Flush(State& state) const {
     if (state.source == kNobody) return;
-    state.acc = Fold::Add(state.acc, state.value, args.sources.d_sources[state.source]);
+    state.acc = Fold::Combine(state.acc, Fold::Term(state.value, args.sources.d_sources[state.source]));
   }
 
   // ---- any order ----
@@ -244,8 +254,11 @@ struct FoldListedSegments {
       uint32_t end = entry + 1;
       if (position >= args.num_base) {
         const uint32_t source = args.sources.Find(position);
-        const uint32_t source_begin = args.sources.Begin(source);
-        if (entry > part.begin && args.segments.Position(entry - 1) >= source_begin) continue;  // a duplicate
+        if (!IsFirst(part, entry, source)) continue;
+        if (kOfSources) {
+          acc = Fold::Combine(acc, Fold::Term(0.0, args.sources.d_sources[source]));
+          continue;
+        }
         const uint32_t source_end = args.sources.End(source);
         while (end < part.end && args.segments.Position(end) < source_end) ++end;
       }

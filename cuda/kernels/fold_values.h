@@ -21,7 +21,7 @@ struct FoldValues {
   uint32_t columns = 1;
   uint32_t num_base = 0;           // positions below are base rows
   Accs base;                       // num_base × columns
-  const void* d_values = nullptr;  // of the tuples, × columns of `type`
+  const void* d_values = nullptr;  // of the tuples, × columns of `type`; null for a fold of sources, of one column
   Number type = Number::kFloat32;
   Sources sources;
   bool unique = false;   // no source has a key twice
@@ -44,7 +44,7 @@ struct TuplesAhead {
 
   SPARSEAGG_HD void Start(const FoldValues& args, uint32_t i, uint64_t pack) {
     if constexpr (kColumns == 1) {
-      loads.values[i] = LoadBits(args.d_values, args.type, pack);
+      if (!IsOfSources(Fold::kKind)) loads.values[i] = LoadBits(args.d_values, args.type, pack);
     } else {
       loads.Start(i, static_cast<const Pack<uint64_t, 2>*>(args.d_values) + pack);
     }
@@ -102,7 +102,8 @@ SPARSEAGG_HD Pack<typename Fold::Acc, kColumns> FoldSegment(const FoldValues& ar
     ForColumns<kColumns>([&](uint32_t c) { sums.values[c] = Fold::Plus(sums.values[c], ahead.At(args, i, c)); });
   };
   const auto add = [&](const Source& source) {
-    ForColumns<kColumns>([&](uint32_t c) { accs.values[c] = Fold::Add(accs.values[c], sums.values[c], source); });
+    ForColumns<kColumns>(
+        [&](uint32_t c) { accs.values[c] = Fold::Combine(accs.values[c], Fold::Term(sums.values[c], source)); });
   };
   if (args.unique) {
     for_tuples([&](uint32_t tuple, uint32_t i) {
@@ -154,12 +155,14 @@ struct FoldShortSegments {
 // packs, else single values. Returns: what `run` returns.
 template <typename Fold, typename Run>
 auto RunShortSegments(const FoldValues& args, Run&& run) {
-  const uint32_t columns = 16 / BytesOf(args.type);
-  if (args.columns % columns == 0) {
-    if constexpr (std::is_same_v<typename Fold::Value, double>) {
-      if (columns == 8) return run(FoldShortSegments<Fold, 8>{args});
+  if constexpr (!IsOfSources(Fold::kKind)) {
+    const uint32_t columns = 16 / BytesOf(args.type);
+    if (args.columns % columns == 0) {
+      if constexpr (std::is_same_v<typename Fold::Value, double>) {
+        if (columns == 8) return run(FoldShortSegments<Fold, 8>{args});
+      }
+      return columns == 4 ? run(FoldShortSegments<Fold, 4>{args}) : run(FoldShortSegments<Fold, 2>{args});
     }
-    return columns == 4 ? run(FoldShortSegments<Fold, 4>{args}) : run(FoldShortSegments<Fold, 2>{args});
   }
   return run(FoldShortSegments<Fold, 1>{args});
 }

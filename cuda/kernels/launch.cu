@@ -21,23 +21,6 @@ template cudaError_t Launch(const FindPartBounds&, cudaStream_t);
 cudaError_t Launch(const ListParts& kernel, cudaStream_t stream) { return LaunchBlocks(kernel, stream); }
 cudaError_t Launch(const ImportUpdates& kernel, cudaStream_t stream) { return LaunchBlocks(kernel, stream); }
 
-namespace {
-
-template <class WeightSum>
-cudaError_t LaunchCounts(const Contributors& args, cudaStream_t stream) {
-  cudaError_t error = LaunchElements(CountShortSegments<WeightSum>{args}, stream);
-  if (error == cudaSuccess) error = LaunchBlocks(CountListedSegments<WeightSum, kWarpThreads>{args}, stream);
-  if (error == cudaSuccess) error = LaunchBlocks(CountListedSegments<WeightSum, kBlockThreads>{args}, stream);
-  return error;
-}
-
-}  // namespace
-
-cudaError_t Launch(const Contributors& args, cudaStream_t stream) {
-  return args.weights == WeightKind::kBinned ? LaunchCounts<BinnedWeightSum>(args, stream)
-                                             : LaunchCounts<FloatWeightSum>(args, stream);
-}
-
 // What reads over the link waits for it most of the time, and few blocks have enough words under way to keep it busy.
 // The others leave the multiprocessors to merges.
 constexpr uint64_t kLinkBlocks = 256;
@@ -46,36 +29,11 @@ cudaError_t Launch(const Fetch& kernel, cudaStream_t stream) {
   return LaunchElements(kernel, stream, kernel.reads_host ? kLinkBlocks : kMaxGridBlocks);
 }
 
-namespace {
-
-template <typename Args>
-cudaError_t LaunchFoldOf(const Args& args, cudaStream_t stream) {
-  switch (args.kind) {
-    case FoldKind::kSumFloat:
-      return LaunchFold<SumFloat>(args, stream);
-    case FoldKind::kSumInteger:
-      return LaunchFold<SumInteger>(args, stream);
-    case FoldKind::kSumModular:
-      return LaunchFold<SumModular>(args, stream);
-    case FoldKind::kMinFloat:
-      return LaunchFold<MinFloat>(args, stream);
-    case FoldKind::kMaxFloat:
-      return LaunchFold<MaxFloat>(args, stream);
-    case FoldKind::kMinInteger:
-      return LaunchFold<MinInteger>(args, stream);
-    case FoldKind::kMaxInteger:
-      return LaunchFold<MaxInteger>(args, stream);
-    case FoldKind::kSumNarrowBinned:
-      return LaunchFold<SumNarrowBinned>(args, stream);
-    case FoldKind::kSumWideBinned:
-      return LaunchFold<SumWideBinned>(args, stream);
-  }
-  return cudaErrorInvalidValue;
+cudaError_t Launch(const FoldValues& args, cudaStream_t stream) {
+  return WithFold(args.kind, [&](auto fold) { return LaunchFold<decltype(fold)>(args, stream); });
 }
-
-}  // namespace
-
-cudaError_t Launch(const FoldValues& args, cudaStream_t stream) { return LaunchFoldOf(args, stream); }
-cudaError_t Launch(const FoldTiles& args, cudaStream_t stream) { return LaunchFoldOf(args, stream); }
+cudaError_t Launch(const FoldTiles& args, cudaStream_t stream) {
+  return WithFoldOfValues(args.kind, [&](auto fold) { return LaunchFold<decltype(fold)>(args, stream); });
+}
 
 }  // namespace sparseagg::cuda

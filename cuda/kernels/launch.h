@@ -11,7 +11,6 @@
 
 #include <cstddef>
 
-#include "cuda/kernels/contributors.h"
 #include "cuda/kernels/fetch.h"
 #include "cuda/kernels/finish.h"
 #include "cuda/kernels/fold_values.h"
@@ -29,9 +28,8 @@ cudaError_t Launch(const ListParts& kernel, cudaStream_t stream);
 cudaError_t Launch(const ImportUpdates& kernel, cudaStream_t stream);
 cudaError_t Launch(const FoldTiles& args, cudaStream_t stream);
 
-// Launch kernels for short, medium and long segments, in this order.
+// Launches kernels for short, medium and long segments, in this order.
 cudaError_t Launch(const FoldValues& args, cudaStream_t stream);
-cudaError_t Launch(const Contributors& args, cudaStream_t stream);
 
 // Launch for one fold. Each fold is instantiated in its own source file, so that they compile in parallel.
 template <typename Fold>

@@ -120,13 +120,16 @@ struct ExpandRun {
   SPARSEAGG_HD void operator()(uint64_t i) const { StoreKey(d_keys, key_bytes, i, first + i); }
 };
 
-// Writes the key of every segment, and lists the medium and the long ones.
+// Writes the key of every segment, and the number of its contributors, and lists the medium and the long ones.
 struct GatherSegments {
   const void* d_sorted_keys = nullptr;
   uint32_t key_bytes = 4;
   Segments segments;
   void* d_keys = nullptr;
   SegmentClasses classes;
+  uint32_t* d_counts = nullptr;  // null: not needed, or a source may have a key twice (FoldKind::kCountSources)
+  uint32_t num_base = 0;
+  const uint32_t* d_base_counts = nullptr;
 
   uint64_t size() const { return segments.count; }
   SPARSEAGG_HD void operator()(uint64_t i) const {
@@ -134,6 +137,13 @@ struct GatherSegments {
     const uint32_t begin = segments.Begin(segment);
     StoreKey(d_keys, key_bytes, i, LoadKey(d_sorted_keys, key_bytes, begin));
     const uint32_t num_entries = segments.End(segment) - begin;
+    if (d_counts != nullptr) {
+      uint32_t count = num_entries;
+      for (uint32_t n = 0; n < num_entries && num_base > 0 && segments.Position(begin + n) < num_base; ++n) {
+        count += d_base_counts[segments.Position(begin + n)] - 1;
+      }
+      d_counts[i] = count;
+    }
     if (classes.IsShort(num_entries)) return;
     (classes.IsLong(num_entries) ? classes.longs : classes.medium).Append(segment);
   }

@@ -338,37 +338,41 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     classes.longs.d_segments = classes.medium.d_segments + classes.medium.max_count;
     RETURN_IF_ERROR(device.Fill(d_lists.get(), 0, 2 * sizeof(uint32_t), Lane::kCompute));
   }
-  RETURN_IF_ERROR(device.Launch(
-      GatherSegments{sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get(), classes}));
-  const Sources sources = {batch.d_begin.as<uint32_t>(), batch.d_sources.as<Source>(), batch.num_sources,
-                           base.num_rows};
-  if (shape_.counts || shape_.key_weights != WeightKind::kCounts) {
-    Contributors call;
-    call.segments = segments;
-    call.num_base = base.num_rows;
-    call.d_base_counts = base[RowColumn::kCounts].as<uint32_t>();
-    call.sources = sources;
-    call.unique = batch.unique;
-    call.classes = classes;
-    call.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
-    call.weights = shape_.key_weights;
-    call.d_base_weights = base[RowColumn::kWeights].get();
-    call.d_weights = rows[RowColumn::kWeights].get();
-    RETURN_IF_ERROR(device.Launch(call));
+  const uint32_t num_base = base.num_rows;
+  GatherSegments gather = {sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get(), classes};
+  if (batch.unique) {
+    gather.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
+    gather.d_base_counts = base[RowColumn::kCounts].as<uint32_t>();
+    gather.num_base = num_base;
   }
-  if (shape_.columns > 0) {  // after the contributors, by which values may be divided
-    FoldValues call;
+  RETURN_IF_ERROR(device.Launch(gather));
+  FoldValues call;
+  call.segments = segments;
+  call.num_base = num_base;
+  call.sources = {batch.d_begin.as<uint32_t>(), batch.d_sources.as<Source>(), batch.num_sources, num_base};
+  call.unique = batch.unique;
+  call.classes = classes;
+  const auto fold_sources = [&](FoldKind kind, RowColumn column) {
+    call.kind = kind;
+    call.base.d_accs = base[column].get();
+    call.rows.accs.d_accs = rows[column].get();
+    return device.Launch(call);
+  };
+  if (shape_.counts && !batch.unique) {
+    RETURN_IF_ERROR(fold_sources(FoldKind::kCountSources, RowColumn::kCounts));
+  }
+  if (shape_.key_weights != WeightKind::kCounts) {
+    const bool is_binned = shape_.key_weights == WeightKind::kBinned;
+    RETURN_IF_ERROR(fold_sources(is_binned ? FoldKind::kSumBinnedWeights : FoldKind::kSumWeights, RowColumn::kWeights));
+  }
+  if (shape_.columns > 0) {  // after the sums of weights, by which values may be divided
     call.kind = shape_.fold;
-    call.segments = segments;
     call.columns = shape_.columns;
-    call.num_base = base.num_rows;
     call.base = AccsOf(base);
     call.d_values = sorted.d_values.get() != nullptr ? sorted.d_values.get() : batch.d_values.get();
     call.type = shape_.type;
-    call.sources = sources;
     call.unique = batch.unique || IsLinear(shape_.fold);
     call.uniform = shape_.uniform;
-    call.classes = classes;
     call.rows = rounding;
     call.rows.accs = AccsOf(rows);
     call.rows.d_counts = rows[RowColumn::kCounts].as<uint32_t>();

@@ -301,10 +301,10 @@ void ExpectMissingBarriersShow(const std::vector<Job>& jobs, size_t min_barriers
   for (const auto& [site, shown] : shows) EXPECT_TRUE(shown) << site;
 }
 
-TEST(StrictEngine, WithoutAnyOneBarrier_TheMistakeShows) { ExpectMissingBarriersShow(Jobs(), 22); }
+TEST(StrictEngine, WithoutAnyOneBarrier_TheMistakeShows) { ExpectMissingBarriersShow(Jobs(), 19); }
 
 TEST(StrictEngine, BlocksOfOneWarpWithoutAnyOneBarrier_TheMistakeShows) {
-  ExpectMissingBarriersShow(JobsOfOneWarp(), 7);
+  ExpectMissingBarriersShow(JobsOfOneWarp(), 4);
 }
 
 // Whether imports, of keys in order of which one thread finds one repeated, find so much.

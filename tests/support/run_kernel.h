@@ -25,52 +25,14 @@ void RunFold(const FoldTiles& args, Executor& executor) {
   RunTiles<Fold>(args, [&executor](const auto& kernel) { executor.RunBlocks(kernel); });
 }
 
-// Runs FoldValues or FoldTiles with the fold of its kind.
-template <typename Args, typename Executor>
-void RunFoldOf(const Args& args, Executor& executor) {
-  switch (args.kind) {
-    case FoldKind::kSumFloat:
-      return RunFold<SumFloat>(args, executor);
-    case FoldKind::kSumInteger:
-      return RunFold<SumInteger>(args, executor);
-    case FoldKind::kSumModular:
-      return RunFold<SumModular>(args, executor);
-    case FoldKind::kMinFloat:
-      return RunFold<MinFloat>(args, executor);
-    case FoldKind::kMaxFloat:
-      return RunFold<MaxFloat>(args, executor);
-    case FoldKind::kMinInteger:
-      return RunFold<MinInteger>(args, executor);
-    case FoldKind::kMaxInteger:
-      return RunFold<MaxInteger>(args, executor);
-    case FoldKind::kSumNarrowBinned:
-      return RunFold<SumNarrowBinned>(args, executor);
-    case FoldKind::kSumWideBinned:
-      return RunFold<SumWideBinned>(args, executor);
-  }
-}
-
 template <typename Executor>
 void RunOne(const FoldValues& args, Executor& executor) {
-  RunFoldOf(args, executor);
+  WithFold(args.kind, [&](auto fold) { RunFold<decltype(fold)>(args, executor); });
 }
 
 template <typename Executor>
 void RunOne(const FoldTiles& args, Executor& executor) {
-  RunFoldOf(args, executor);
-}
-
-template <class WeightSum, typename Executor>
-void RunCounts(const Contributors& args, Executor& executor) {
-  executor.RunElements(CountShortSegments<WeightSum>{args});
-  executor.RunBlocks(CountListedSegments<WeightSum, kWarpThreads>{args});
-  executor.RunBlocks(CountListedSegments<WeightSum, kBlockThreads>{args});
-}
-
-template <typename Executor>
-void RunOne(const Contributors& args, Executor& executor) {
-  if (args.weights == WeightKind::kBinned) return RunCounts<BinnedWeightSum>(args, executor);
-  RunCounts<FloatWeightSum>(args, executor);
+  WithFoldOfValues(args.kind, [&](auto fold) { RunFold<decltype(fold)>(args, executor); });
 }
 
 template <typename Executor>

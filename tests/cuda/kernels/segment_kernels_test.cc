@@ -1,19 +1,16 @@
-// Kernel bodies that fold and count segments, each class of segments by itself, under the host executor.
+// Kernel bodies that fold segments, each class of segments by itself, under the host executor.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-#include "cuda/kernels/contributors.h"
 #include "cuda/kernels/fold_values.h"
 #include "cuda/kernels/number.h"
-#include "host/base/binned.h"
 #include "tests/support/generators.h"
 #include "tests/support/host_executor.h"
 #include "tests/support/random.h"
@@ -90,6 +87,7 @@ struct Batch {
 
 template <typename Fold>
 std::vector<Number> NumbersOf() {
+  if (cuda::IsOfSources(Fold::kKind)) return {Number::kFloat32};
   if (std::is_same_v<typename Fold::Value, double>) {
     return {Number::kFloat32, Number::kFloat16, Number::kBFloat16, Number::kFloat64};
   }
@@ -133,7 +131,7 @@ struct FoldCase {
 template <typename Fold>
 class StoredAccs {
  public:
-  explicit StoredAccs(uint64_t count) : accs_(count * cuda::AccBytes(Fold::kKind) / 8), tops_(count) {
+  explicit StoredAccs(uint64_t count) : accs_(count * kWords), tops_(count) {
     std::memset(accs_.data(), 0x5a, accs_.size() * 8);
   }
   // Of the batch's base rows.
@@ -158,6 +156,8 @@ class StoredAccs {
   }
 
  private:
+  static constexpr uint32_t kWords =
+      Fold::kKind == cuda::FoldKind::kSumBinnedWeights ? 4 : cuda::AccBytes(Fold::kKind) / 8;
   std::vector<uint64_t> accs_;
   std::vector<uint8_t> tops_;
 };
@@ -175,7 +175,7 @@ std::vector<typename Fold::Acc> RunFold(const FoldCase& c, Class one, uint64_t s
   args.columns = c.columns;
   args.num_base = c.batch.num_base;
   args.base = base.view();
-  args.d_values = c.batch.values.data();
+  if (!cuda::IsOfSources(Fold::kKind)) args.d_values = c.batch.values.data();
   args.type = c.type;
   args.sources = c.batch.source_table();
   args.unique = c.unique;
@@ -213,7 +213,7 @@ std::vector<typename Fold::Acc> ExpectedFold(const FoldCase& c) {
           value = Fold::Plus(value,
                              Fold::Of(c.type, cuda::LoadBits(c.batch.values.data(), c.type, row * c.columns + column)));
         }
-        acc = Fold::Add(acc, value, sources.d_sources[source]);
+        acc = Fold::Combine(acc, Fold::Term(value, sources.d_sources[source]));
       }
       accs.push_back(acc);
     }
@@ -262,14 +262,16 @@ void ExpectRounded(const FoldCase& c, Class one, const std::vector<typename Fold
 template <typename Fold>
 class SegmentFolds : public ::testing::Test {};
 using Folds = ::testing::Types<cuda::SumFloat, cuda::SumInteger, cuda::SumModular, cuda::MinFloat, cuda::MaxFloat,
-                               cuda::MinInteger, cuda::MaxInteger, cuda::SumNarrowBinned, cuda::SumWideBinned>;
+                               cuda::MinInteger, cuda::MaxInteger, cuda::SumNarrowBinned, cuda::SumWideBinned,
+                               cuda::CountSources, cuda::SumWeights, cuda::SumBinnedWeights>;
 
 class FoldNames {
  public:
   template <typename Fold>
   static std::string GetName(int) {
-    constexpr const char* kNames[] = {"SumFloat",   "SumInteger", "SumModular",      "MinFloat",     "MaxFloat",
-                                      "MinInteger", "MaxInteger", "SumNarrowBinned", "SumWideBinned"};
+    constexpr const char* kNames[] = {"SumFloat",      "SumInteger",   "SumModular", "MinFloat",
+                                      "MaxFloat",      "MinInteger",   "MaxInteger", "SumNarrowBinned",
+                                      "SumWideBinned", "CountSources", "SumWeights", "SumBinnedWeights"};
     return kNames[static_cast<int>(Fold::kKind)];
   }
 };
@@ -283,6 +285,7 @@ TYPED_TEST(SegmentFolds, AnyLengthWidthTypeClassAndThreadOrder_BitsOfAFoldFromLe
       for (int flags = 0; flags < 4; ++flags) {
         const bool unique = (flags & 1) != 0;
         const bool uniform = (flags & 2) != 0;
+        if (cuda::IsOfSources(TypeParam::kKind) && (columns > 1 || uniform)) continue;
         if (columns > 9 && uniform != unique) continue;
         SCOPED_TRACE(::testing::Message() << columns << " columns of type " << static_cast<int>(type) << ", unique "
                                           << unique << ", uniform " << uniform);
@@ -316,7 +319,8 @@ TYPED_TEST(SegmentFolds, RowsOfWholePacks_AThreadLoadsSixteenBytes) {
       const uint32_t columns_of_a_thread =
           cuda::RunShortSegments<TypeParam>(args, [](const auto& kernel) { return ColumnsOf(kernel); });
       const uint32_t row_bytes = columns * BytesOf(type);
-      EXPECT_EQ(columns_of_a_thread, row_bytes % 16 == 0 ? 16 / BytesOf(type) : 1)
+      const bool has_packs = row_bytes % 16 == 0 && !cuda::IsOfSources(TypeParam::kKind);
+      EXPECT_EQ(columns_of_a_thread, has_packs ? 16 / BytesOf(type) : 1)
           << columns << " of type " << static_cast<int>(type);
     }
   }
@@ -348,7 +352,11 @@ TEST(ManyListedSegments, AreListedByClass_AndEachIsFoldedOnce) {
   args.classes = {1, 2, {kOfAClass, &counts[0], medium.data()}, {kOfAClass, &counts[1], longs.data()}};
   std::vector<uint32_t> gathered(3 * kOfAClass);
   HostExecutor executor(TestSeed(14));
-  executor.RunElements(cuda::GatherSegments{keys.data(), 4, args.segments, gathered.data(), args.classes});
+  // The first two entries, of different segments, are base rows of 5 and 7 contributors.
+  std::vector<uint32_t> contributors(3 * kOfAClass);
+  const uint32_t base_counts[] = {5, 7};
+  executor.RunElements(cuda::GatherSegments{keys.data(), 4, args.segments, gathered.data(), args.classes,
+                                            contributors.data(), 2, base_counts});
   cuda::RunFold<cuda::SumFloat>(args, executor);
   EXPECT_EQ(counts[0], kOfAClass);
   EXPECT_EQ(counts[1], kOfAClass);
@@ -356,69 +364,13 @@ TEST(ManyListedSegments, AreListedByClass_AndEachIsFoldedOnce) {
   std::sort(longs.begin(), longs.end());
   for (uint32_t key = 0; key < 3 * kOfAClass; ++key) {
     EXPECT_EQ(gathered[key], key);
+    EXPECT_EQ(contributors[key], 1 + key % 3 + (key == 0 ? 4 : key == 1 ? 6 : 0));
     if (key % 3 > 0) {
       EXPECT_EQ((key % 3 == 1 ? medium : longs)[key / 3], key);
     }
     double sum = 0.0;
     for (uint32_t i = 0; i < 1 + key % 3; ++i) sum += values[begin[key] + i];
     EXPECT_EQ(accs[key], sum) << key;
-  }
-}
-
-struct SegmentSums {
-  std::vector<uint32_t> counts;
-  std::vector<uint64_t> weights;  // bits
-  bool operator==(const SegmentSums&) const = default;
-};
-
-SegmentSums Count(const Batch& batch, bool unique, cuda::WeightKind weights, Class one, uint64_t seed) {
-  const AllInOneClass all(batch, one);
-  const size_t num_segments = batch.begin.size();
-  const std::vector<uint32_t> base_counts(batch.num_base, 7);
-  std::vector<BinnedWeights> base_weights;
-  for (uint32_t row = 0; row < batch.num_base; ++row) {
-    WideBinnedSum sum;
-    for (int i = 0; i < 3; ++i) sum.Add(std::ldexp(std::bit_cast<double>(batch.base[row]), 50 * i));
-    base_weights.push_back(BinnedWeights::Of(sum));
-  }
-  SegmentSums counted;
-  counted.counts.resize(num_segments);
-  cuda::Contributors args;
-  args.segments = batch.segments();
-  args.num_base = batch.num_base;
-  args.d_base_counts = base_counts.data();
-  args.sources = batch.source_table();
-  args.unique = unique;
-  args.classes = all.classes;
-  args.d_counts = counted.counts.data();
-  args.weights = weights;
-  if (weights == cuda::WeightKind::kFloat) {
-    counted.weights.resize(num_segments);
-    args.d_base_weights = batch.base.data();
-  } else if (weights == cuda::WeightKind::kBinned) {
-    counted.weights.resize(num_segments * sizeof(BinnedWeights) / sizeof(uint64_t));
-    args.d_base_weights = base_weights.data();
-  }
-  args.d_weights = counted.weights.empty() ? nullptr : counted.weights.data();
-  HostExecutor executor(seed);
-  cuda::RunOne(args, executor);
-  return counted;
-}
-
-TEST(SegmentCounts, AnyLengthClassAndThreadOrder_SameBitsAsOneThreadFromLeftToRight) {
-  const uint64_t seed = TestSeed(13);
-  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
-  for (const bool unique : {true, false}) {
-    for (const auto weights : {cuda::WeightKind::kCounts, cuda::WeightKind::kFloat, cuda::WeightKind::kBinned}) {
-      const Batch batch(seed, 1, unique, false);
-      const SegmentSums expected = Count(batch, unique, weights, Class::kShort, 0);
-      for (const Class one : {Class::kMedium, Class::kLong}) {
-        for (uint64_t order = 0; order < 5; ++order) {
-          EXPECT_TRUE(expected == Count(batch, unique, weights, one, order))
-              << unique << static_cast<int>(weights) << order;
-        }
-      }
-    }
   }
 }
 

@@ -198,7 +198,6 @@ cudaError_t Launch(const ListParts& args, cudaStream_t) { return fake::Run(args)
 cudaError_t Launch(const ImportUpdates& args, cudaStream_t) { return fake::Run(args); }
 cudaError_t Launch(const FoldTiles& args, cudaStream_t) { return fake::Run(args); }
 cudaError_t Launch(const FoldValues& args, cudaStream_t) { return fake::Run(args); }
-cudaError_t Launch(const Contributors& args, cudaStream_t) { return fake::Run(args); }
 
 cudaError_t SortKeys32(SortCall& call, int& output, cudaStream_t) { return fake::Sort(call, output); }
 cudaError_t SortKeys64(SortCall& call, int& output, cudaStream_t) { return fake::Sort(call, output); }
