@@ -199,8 +199,8 @@ part_tuning() {
 ABC --slab-bytes 0
 ABC --min-matrix-tuples 4294967295
 ABC --min-matrix-tuples 128
-ABC --tile-part-tuples 1024
-ABC --tile-part-tuples 4096
+ABG --max-tile-tuples 768
+ABG --max-tile-tuples 1024
 E --min-resident-bytes 1024
 END
 }

@@ -45,11 +45,11 @@ struct Tuning {
   // from this mean number of tuples of one source in a part on, so that they outweigh the bounds.
   double min_tile_tuples = 512.0;
   double min_tile_run = 2.0;
-  // A tile is dense (kernels/tile_plan.h) from so many tuples on in each kMatrixSlots keys, and so many of one source.
+  // The most that is expected in a tile of more than kMinTileSlots keys (kernels/tile_plan.h): fewer than kMaxSorted, so
+  // that few tiles have more than these.
+  uint32_t max_tile_tuples = 1536;
+  // A tile is dense from so many tuples on in each kMatrixSlots keys.
   uint32_t min_matrix_tuples = 512;
-  uint32_t min_matrix_run = 4;
-  // Tuples from which on a sparse tile is cut into parts.
-  uint32_t tile_part_tuples = 2048;
   // Number of values below which a round that is still all in host memory is merged by the CPU engine, because
   // launches, copies and waits would take longer. 0: none is. DeviceWork::kLarge asks for kMinLargeMergeValues: a merge
   // on a device takes 0.1 to 0.2 ms whatever its size, and one thread of the CPU engine folds about a million values in

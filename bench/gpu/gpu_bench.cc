@@ -323,7 +323,7 @@ int main(int argc, char** argv) try {
       ->capture_default_str();
   app.add_option("--min-tile-run", tuning.min_tile_run)->capture_default_str();
   app.add_option("--min-matrix-tuples", tuning.min_matrix_tuples)->capture_default_str();
-  app.add_option("--tile-part-tuples", tuning.tile_part_tuples)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--max-tile-tuples", tuning.max_tile_tuples)->capture_default_str();
   app.add_option("--medium-segment", tuning.medium_segment)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--long-segment", tuning.long_segment)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--min-merge-values", tuning.min_merge_values,

@@ -16,20 +16,21 @@ namespace sparseagg::cuda {
 
 // Block kernel: each block draws one part after another and folds it.
 //
-// The block takes the part's tuples in groups: runs of sources that follow each other in canonical order, at most one
-// run of a source. The group is numbered through, run after run, and thread t takes tuples t, t + kThreads, …: so all
-// threads have work, however long the runs are, and neighbours read neighbours. Each tuple sets the bit of its run in
-// the mask of its key, with an atomic OR, whose order does not matter. Then one thread a key adds the key's terms in
-// the order of the bits, which is the canonical order; the next group continues from there. So the bits are those of a
-// fold from left to right.
+// The block takes the part's tuples in groups of runs, one of a source, of sources that follow each other in canonical
+// order. A group is numbered through, run after run, and thread t takes tuples t, t + kThreads, …: so all threads have
+// work, however long the runs are, and neighbours read neighbours.
 //
-// Dense parts (matrix): every pair of run and key has a place of its own for its term in shared memory. The
-// accumulators stay in the registers of their threads until the last group.
+// Parts of up to kMatrixSlots keys (matrix): each tuple sets the bit of its run in the mask of its key, with an atomic
+// OR, whose order does not matter, and puts its term into the place of this run and key in shared memory. Then one
+// thread a key adds the key's terms in the order of the bits, which is the canonical order; the next group continues
+// from there. The accumulators stay in registers until the last group.
 //
-// Sparse parts (compact): a bitmap of the part's keys gives each key that occurs a row. Masks are by row, and a scan of
-// their sizes gives the terms of each row a range, in which a term's place is the number of earlier bits of the mask.
-// The number of rows is known before anything is folded. So the place of the rows in the result is known too, and the
-// accumulators stay there between groups.
+// Wider parts (sort): all tuples go to shared memory, into buckets by the leading bits of their keys. A tuple's place
+// among all is the begin of its bucket plus the number of tuples in the bucket that have a lower key, or the same key
+// and a lower number: about one comparison for a tuple, kMaxSorted at the most. Then the terms of each key lie side by
+// side in canonical order, and one thread a key adds them.
+//
+// So the bits are those of a fold from left to right.
 //
 // A block learns how many rows all parts before it have by looking back (Merrill and Garland, "Single-pass Parallel
 // Prefix Scan with Decoupled Look-back", 2016): each part first says how many rows it has itself, and later how many
@@ -43,35 +44,33 @@ template <typename Fold, bool kPlain>
 struct TileBody {
   using Acc = typename Fold::Acc;
   using Term = std::conditional_t<kPlain, float, typename Fold::Value>;
-  static constexpr uint32_t kThreads = kMatrixSlots;      // of a dense part, each thread has a key
-  static constexpr uint32_t kMinBlocks = kPlain ? 6 : 4;  // as many as need no spills
-  static constexpr uint32_t kMaskRuns = 64;
+  static constexpr uint32_t kThreads = kMatrixSlots;           // of a matrix, each thread has a key
+  static constexpr uint32_t kMinBlocks = kPlain ? 6 : 4;       // as many as need no spills
   static constexpr uint32_t kMatrixRuns = 256 / sizeof(Term);  // 32 KiB of terms
-  static constexpr uint32_t kMaxRows = 2048;                   // of a sparse part that are folded at a time
   static constexpr uint32_t kLoads = 8;                        // of a thread that are under way at a time
   static constexpr uint32_t kBatch = kThreads * kLoads;
   static constexpr uint32_t kWordBits = 32;
-  static constexpr uint32_t kWords = kTileSlots / kWordBits;  // of a bitmap
+  static constexpr uint32_t kMaxGroup = 8192;  // tuples
+  static constexpr uint32_t kWords = kMaxGroup / kWordBits;
   static constexpr uint32_t kNowhere = UINT32_MAX;
-  static_assert(kMatrixRuns <= kMaskRuns && kMatrixRuns * kMatrixSlots <= kTileSlots);
+  static constexpr uint32_t kBuckets = 1024;  // of a part that is sorted
+  static_assert(kMatrixRuns * kMatrixSlots <= kMaxGroup);
 
   struct Matrix {
     Term terms[kMatrixRuns][kMatrixSlots];
-    uint32_t masks[kMaskRuns / 32][kMatrixSlots];  // words of one key are not adjacent: threads then hit 32 banks
+    uint32_t masks[kMatrixRuns / 32][kMatrixSlots];  // words of one key are not adjacent: threads then hit 32 banks
   };
-  struct Compact {
-    Term terms[kBatch];
-    uint32_t masks[kMaskRuns / 32][kMaxRows];
-    uint16_t offsets[kMaxRows];  // of a row's terms
-    struct alignas(8) Word {
-      uint32_t present;  // bits: the keys that occur
-      uint32_t rows;     // the number of those in all words before
-    } words[kWords];
+  struct Sorted {  // base rows first, then tuples, numbered as their canonical order is
+    Term terms[kMaxSorted];
+    uint32_t slots[kMaxSorted];    // the key of each
+    uint32_t buckets[kBuckets];    // the end of each bucket; before that its size, or its begin
+    uint16_t members[kMaxSorted];  // of one bucket after another; later the first place of each row
+    uint16_t places[kMaxSorted];   // who is at each place
   };
   struct Shared {
     union {
       Matrix matrix;
-      Compact compact;
+      Sorted sorted;
     };
     // The group.
     uint32_t run_starts[kThreads];  // plus a tuple's number in the group: its index among all tuples
@@ -81,9 +80,7 @@ struct TileBody {
       uint32_t first_run;  // of the first of these tuples
     } heads[kWords];
     uint32_t num_tuples;
-    // Where the next group begins: the source, and the number of its tuples that were taken.
-    uint32_t next_source;
-    uint32_t num_taken;
+    uint32_t next_source;  // where the next group begins
 
     uint32_t drawn;  // number of this part among all parts
     TilePart part;
@@ -95,13 +92,10 @@ struct TileBody {
     uint32_t begin;  // the tuples of a run
     uint32_t length;
     uint64_t message;
-    // Of a dense part: the accumulator, the contributors and the row of the thread's key.
+    // Of a matrix: the accumulator, the contributors and the row of the thread's key.
     Acc acc;
     uint32_t count;
     uint32_t row;
-    // Of a sparse part: the terms that the thread has loaded, and for each its row × kMaskRuns + its run, or kNowhere.
-    uint32_t places[kLoads];
-    Term terms[kLoads];
   };
 
   // Messages of parts: the kind and a number of rows. 0: no message yet.
@@ -129,15 +123,15 @@ struct TileBody {
         shared.num_rows_before = 0;
       });
       if (shared.drawn >= args.d_counters->num_parts) return;
-      if (shared.part.is_dense != 0) {
+      if (shared.part.num_slots <= kMatrixSlots) {
         FoldMatrix(block, shared);
       } else {
-        FoldCompact(block, shared);
+        FoldSorted(block, shared);
       }
     }
   }
 
-  // ---- dense parts
+  // ---- matrix
 
   template <typename Block>
   SPARSEAGG_HD void FoldMatrix(Block& block, Shared& shared) const {
@@ -156,7 +150,7 @@ struct TileBody {
       own.acc = StartAt(row);
       own.count = BaseCount(row);
     });
-    ForGroups(block, kMatrixRuns, kTileSlots, shared, [&] {
+    ForGroups(block, kMatrixRuns, shared, [&] {
       block.Phase([&](uint32_t thread) {
         for (uint32_t first = 0; first < shared.num_tuples; first += kBatch) {
           ForTuples(thread, first, shared, [&](uint32_t, uint32_t run, uint32_t slot, uint64_t bits) {
@@ -194,158 +188,154 @@ struct TileBody {
     });
   }
 
-  // ---- sparse parts
+  // ---- sort
 
   template <typename Block>
-  SPARSEAGG_HD void FoldCompact(Block& block, Shared& shared) const {
-    auto& words = shared.compact.words;
-    const auto mark = [&](uint32_t slot) {
-      AtomicOr(&words[slot / kWordBits].present, uint32_t{1} << slot % kWordBits);
+  SPARSEAGG_HD void FoldSorted(Block& block, Shared& shared) const {
+    Sorted& sorted = shared.sorted;
+    uint32_t shift = 0;
+    for (uint32_t last = shared.part.num_slots - 1; last >> shift >= kBuckets;) ++shift;
+    uint32_t first_base = 0;
+    uint32_t num_base = 0;
+    if (has_base()) {
+      first_base = BaseBound(shared)[0];
+      num_base = BaseBound(shared)[args.keys.num_lists()] - first_base;
+    }
+    bool fits = num_base <= kMaxSorted;
+    const auto put = [&](uint32_t i, uint32_t slot) {
+      sorted.slots[i] = slot;
+      AtomicAdd(&sorted.buckets[slot >> shift], 1);
     };
-    block.Each([&](uint32_t thread) {
-      for (uint32_t word = thread; word < kWords; word += kThreads) words[word].present = 0;
-      for (auto& masks : shared.compact.masks) {
-        for (uint32_t row = thread; row < kMaxRows; row += kThreads) masks[row] = 0;
-      }
+    block.Phase([&](uint32_t thread) {
+      for (uint32_t bucket = thread; bucket < kBuckets; bucket += kThreads) sorted.buckets[bucket] = 0;
+      for (uint32_t i = thread; i < kMaxSorted; i += kThreads) sorted.slots[i] = kNowhere;
     });
-    ForGroups(block, kThreads, kTileSlots, shared, [&] {
-      block.Phase([&](uint32_t thread) {
-        for (uint32_t first = 0; first < shared.num_tuples; first += kBatch) {
-          ForTuples<false>(thread, first, shared, [&](uint32_t, uint32_t, uint32_t slot, uint64_t) { mark(slot); });
+    if (fits) {
+      block.Each([&](uint32_t thread) {
+        for (uint32_t i = thread; i < num_base; i += kThreads) {
+          const uint32_t slot = args.keys.d_base_keys[first_base + i] - shared.part.first_key;
+          if (slot < shared.part.num_slots) put(i, slot);
         }
       });
-    });
-    if (has_base()) {
-      block.Phase([&](uint32_t thread) { ForBaseKeys(shared, thread, [&](uint32_t slot, uint32_t) { mark(slot); }); });
     }
-    constexpr uint32_t kOwnWords = kWords / kThreads;
+    uint32_t num_put = num_base;
+    ForGroups(block, kThreads, shared, [&] {
+      fits = fits && num_put + shared.num_tuples <= kMaxSorted;
+      if (!fits) return;
+      block.Phase([&](uint32_t thread) {
+        for (uint32_t first = 0; first < shared.num_tuples; first += kBatch) {
+          ForTuples(thread, first, shared, [&](uint32_t i, uint32_t run, uint32_t slot, uint64_t bits) {
+            put(num_put + i, slot);
+            if (has_values()) sorted.terms[num_put + i] = TermOf(run, bits, shared);
+          });
+        }
+      });
+      num_put += shared.num_tuples;
+    });
+    if (!fits) {
+      block.Phase([&](uint32_t thread) {
+        if (thread == 0) AnnounceRows(0, shared);
+      });
+      LookBack(block, shared);
+      block.Phase([&](uint32_t thread) {
+        if (thread == 0) StoreRelaxed(&args.d_counters->is_skewed, uint32_t{1});
+      });
+      return;
+    }
+    constexpr uint32_t kOwnBuckets = kBuckets / kThreads;
+    block.ExclusiveSum(
+        [&](uint32_t thread) {
+          uint32_t size = 0;
+          for (uint32_t i = 0; i < kOwnBuckets; ++i) size += sorted.buckets[thread * kOwnBuckets + i];
+          return size;
+        },
+        [&](uint32_t thread, uint32_t before, uint32_t total) {
+          for (uint32_t i = 0; i < kOwnBuckets; ++i) {
+            uint32_t& bucket = sorted.buckets[thread * kOwnBuckets + i];
+            const uint32_t size = bucket;
+            bucket = before;
+            before += size;
+          }
+          if (thread == 0) shared.num_tuples = total;
+        });
+    block.Phase([&](uint32_t thread) {
+      for (uint32_t i = thread; i < num_put; i += kThreads) {
+        const uint32_t slot = sorted.slots[i];
+        if (slot == kNowhere) continue;  // malformed
+        sorted.members[AtomicAdd(&sorted.buckets[slot >> shift], 1)] = static_cast<uint16_t>(i);
+      }
+    });
+    const uint32_t num_places = shared.num_tuples;
+    block.Phase([&](uint32_t thread) {
+      for (uint32_t m = thread; m < num_places; m += kThreads) {
+        const uint16_t i = sorted.members[m];
+        const uint32_t slot = sorted.slots[i];
+        const uint32_t bucket = slot >> shift;
+        const uint32_t begin = bucket == 0 ? 0 : sorted.buckets[bucket - 1];
+        uint32_t place = begin;
+        for (uint32_t other = begin; other < sorted.buckets[bucket]; ++other) {
+          const uint16_t k = sorted.members[other];
+          if (sorted.slots[k] < slot || (sorted.slots[k] == slot && k < i)) ++place;
+        }
+        sorted.places[place] = i;
+      }
+    });
+    const auto slot_at = [&](uint32_t place) { return sorted.slots[sorted.places[place]]; };
+    const auto for_first_places = [&](uint32_t thread, const auto& body) {
+      const uint32_t share = (num_places + kThreads - 1) / kThreads;
+      const uint32_t end = (thread + 1) * share < num_places ? (thread + 1) * share : num_places;
+      for (uint32_t place = thread * share; place < end; ++place) {
+        if (place == 0 || slot_at(place) != slot_at(place - 1)) body(place);
+      }
+    };
     block.ExclusiveSum(
         [&](uint32_t thread) {
           uint32_t num_rows = 0;
-          for (uint32_t i = 0; i < kOwnWords; ++i) num_rows += CountBits(words[thread * kOwnWords + i].present);
+          for_first_places(thread, [&](uint32_t) { ++num_rows; });
           return num_rows;
         },
         [&](uint32_t thread, uint32_t before, uint32_t total) {
-          for (uint32_t i = 0; i < kOwnWords; ++i) {
-            words[thread * kOwnWords + i].rows = before;
-            before += CountBits(words[thread * kOwnWords + i].present);
-          }
+          for_first_places(thread, [&](uint32_t place) { sorted.members[before++] = static_cast<uint16_t>(place); });
           if (thread == 0) AnnounceRows(total, shared);
         });
     LookBack(block, shared);
     block.Phase([&](uint32_t thread) {
-      for (uint32_t word = thread; word < kWords; word += kThreads) {
-        uint32_t row = shared.num_rows_before + words[word].rows;
-        for (uint32_t bits = words[word].present; bits != 0; bits &= bits - 1, ++row) {
-          args.d_row_keys[row] = shared.part.first_key + word * kWordBits + LowestBit(bits);
-          if (has_base()) StoreRow(row, Fold::Start(), 0);
+      for (uint32_t row = thread; row < shared.num_rows; row += kThreads) {
+        uint32_t place = sorted.members[row];
+        const uint32_t end = row + 1 < shared.num_rows ? sorted.members[row + 1] : num_places;
+        const uint32_t result = shared.num_rows_before + row;
+        args.d_row_keys[result] = shared.part.first_key + slot_at(place);
+        Acc acc = Fold::Start();
+        uint32_t count = 0;
+        if (sorted.places[place] < num_base) {
+          const uint32_t base_row = first_base + sorted.places[place++];
+          acc = StartAt(base_row);
+          count = BaseCount(base_row);
         }
+        count += end - place;
+        for (; has_values() && place < end; ++place) acc = Fold::Combine(acc, sorted.terms[sorted.places[place]]);
+        StoreRow(result, acc, count);
       }
-    });
-    if (shared.num_rows == 0) return;
-    if (has_base()) {
-      block.Each([&](uint32_t thread) {
-        ForBaseKeys(shared, thread, [&](uint32_t slot, uint32_t row) {
-          StoreRow(shared.num_rows_before + RowOf(slot, shared), StartAt(row), BaseCount(row));
-        });
-      });
-    }
-    for (uint32_t first = 0; first < shared.num_rows; first += kMaxRows) FoldRows(block, first, shared);
-  }
-
-  // Folds the part's rows [first_row, first_row + kMaxRows).
-  template <typename Block>
-  SPARSEAGG_HD void FoldRows(Block& block, uint32_t first_row, Shared& shared) const {
-    Compact& compact = shared.compact;
-    const uint32_t left = shared.num_rows - first_row;
-    const uint32_t num_rows = left < kMaxRows ? left : kMaxRows;
-    const uint32_t first_result = shared.num_rows_before + first_row;
-    const auto size_of = [&](uint32_t row) {
-      return CountBits(compact.masks[0][row]) + CountBits(compact.masks[1][row]);
-    };
-    bool is_first = !has_base();  // the rows are not written yet
-    ForGroups(block, kMaskRuns, kBatch, shared, [&] {
-      block.Phase([&](uint32_t thread) {
-        Private& own = block.own(thread);
-        SPARSEAGG_UNROLL
-        for (uint32_t i = 0; i < kLoads; ++i) own.places[i] = kNowhere;
-        ForTuples(thread, 0, shared, [&](uint32_t i, uint32_t run, uint32_t slot, uint64_t bits) {
-          const uint32_t row = RowOf(slot, shared) - first_row;
-          if (row >= num_rows) return;
-          AtomicOr(&compact.masks[run / 32][row], uint32_t{1} << run % 32);
-          own.places[i] = row * kMaskRuns + run;
-          if (has_values()) own.terms[i] = TermOf(run, bits, shared);
-        });
-      });
-      if (has_values()) {
-        // The ranges of rows may be in any order, so each thread takes some rows that lie in different banks.
-        block.ExclusiveSum(
-            [&](uint32_t thread) {
-              uint32_t size = 0;
-              for (uint32_t row = thread; row < num_rows; row += kThreads) size += size_of(row);
-              return size;
-            },
-            [&](uint32_t thread, uint32_t before, uint32_t) {
-              for (uint32_t row = thread; row < num_rows; row += kThreads) {
-                compact.offsets[row] = static_cast<uint16_t>(before);
-                before += size_of(row);
-              }
-            });
-        block.Phase([&](uint32_t thread) {
-          const Private& own = block.own(thread);
-          SPARSEAGG_UNROLL
-          for (uint32_t i = 0; i < kLoads; ++i) {
-            if (own.places[i] == kNowhere) continue;
-            const uint32_t row = own.places[i] / kMaskRuns;
-            const uint32_t run = own.places[i] % kMaskRuns;
-            const uint32_t earlier = (uint32_t{1} << run % 32) - 1;
-            uint32_t place = compact.offsets[row] + CountBits(compact.masks[run / 32][row] & earlier);
-            if (run >= 32) place += CountBits(compact.masks[0][row]);
-            compact.terms[place] = own.terms[i];
-          }
-        });
-      }
-      block.Each([&](uint32_t thread) {
-        for (uint32_t row = thread; row < num_rows; row += kThreads) {
-          const uint32_t size = size_of(row);
-          for (auto& masks : compact.masks) masks[row] = 0;
-          if (size == 0 && !is_first) continue;
-          const uint32_t result = first_result + row;
-          Acc acc = Fold::Start();
-          if (has_values()) {
-            if (!is_first) acc = args.accs.Load<Fold, 1>(result).values[0];
-            const Term* term = compact.terms + compact.offsets[row];
-            for (const Term* end = term + size; term != end; ++term) acc = Fold::Combine(acc, *term);
-          }
-          StoreRow(result, acc, is_first || args.d_counts == nullptr ? size : args.d_counts[result] + size);
-        }
-      });
-      is_first = false;
     });
   }
 
   // ---- groups of tuples
 
-  // Calls body() for the groups of the part, one after another: of at most so many runs and tuples. A run is cut where
-  // the tuples are too many; so every group has at least one, or passes kThreads sources.
+  // Calls body() for the groups of the part, one after another, of at most so many runs.
   template <typename Block, typename Body>
-  SPARSEAGG_HD void ForGroups(Block& block, uint32_t max_runs, uint32_t max_tuples, Shared& shared, Body&& body) const {
-    uint32_t source = 0;
-    uint32_t num_taken = 0;
-    while (source < args.keys.num_sources) {
-      FormGroup(block, source, num_taken, max_runs, max_tuples, shared);
-      source = shared.next_source;
-      num_taken = shared.num_taken;
+  SPARSEAGG_HD void ForGroups(Block& block, uint32_t max_runs, Shared& shared, Body&& body) const {
+    for (uint32_t source = 0; source < args.keys.num_sources; source = shared.next_source) {
+      FormGroup(block, source, max_runs, shared);
       if (shared.num_tuples > 0) body();
     }
   }
 
-  // Forms the group that begins with tuple `num_taken` of source `first`. Thread t brings source first + t.
+  // Forms the group that begins with source `first`. Thread t brings source first + t. A group of more than kMaxGroup
+  // tuples, which only a part to be sorted can have, is not formed whole: its number of tuples says so.
   template <typename Block>
-  SPARSEAGG_HD void FormGroup(Block& block, uint32_t first, uint32_t num_taken, uint32_t max_runs, uint32_t max_tuples,
-                              Shared& shared) const {
+  SPARSEAGG_HD void FormGroup(Block& block, uint32_t first, uint32_t max_runs, Shared& shared) const {
     constexpr uint32_t kOneRun = 1 << 24;  // a sum counts the tuples below, and the runs from here on
-    static_assert(kThreads * kTileSlots < kOneRun && kThreads < UINT32_MAX / kOneRun);
+    static_assert(kThreads * (kMaxSorted + 1) < kOneRun && kThreads < UINT32_MAX / kOneRun);
     block.ExclusiveSum(
         [&](uint32_t thread) -> uint32_t {
           for (uint32_t word = thread; word < kWords; word += kThreads) shared.heads[word].bits = 0;
@@ -360,40 +350,34 @@ struct TileBody {
             own.length = 0;
             AtomicOr(&args.d_counters->is_malformed, 1);
           }
-          if (thread == 0) {
-            own.begin += num_taken;
-            own.length -= num_taken;
-          }
+          if (own.length > kMaxSorted) own.length = kMaxSorted + 1;  // too many, whatever follows
           return own.length == 0 ? 0 : kOneRun + own.length;
         },
         [&](uint32_t thread, uint32_t before, uint32_t total) {
-          const Private& own = block.own(thread);
+          const uint32_t length = block.own(thread).length;
           const uint32_t run = before / kOneRun;
           const uint32_t place = before % kOneRun;
-          const uint32_t room = run < max_runs && place < max_tuples ? max_tuples - place : 0;
-          const uint32_t length = own.length < room ? own.length : room;
-          if (length > 0) {
-            shared.run_starts[run] = own.begin - place;
+          if (length > 0 && run < max_runs && place + length <= kMaxGroup) {
+            shared.run_starts[run] = block.own(thread).begin - place;
             shared.run_sources[run] = first + thread;
             AtomicOr(&shared.heads[place / kWordBits].bits, uint32_t{1} << place % kWordBits);
             for (uint32_t word = (place + kWordBits - 1) / kWordBits; word * kWordBits < place + length; ++word) {
               shared.heads[word].first_run = run;
             }
           }
-          // One thread writes the end: that of the first run which is not taken whole, or else thread 0.
-          const bool all_fit = total / kOneRun <= max_runs && total % kOneRun <= max_tuples;
-          if (all_fit ? thread == 0 : length < own.length && run <= max_runs && place <= max_tuples) {
-            shared.num_tuples = all_fit ? total % kOneRun : place + length;
+          // One thread writes the end: that of the first run which is not taken, or else thread 0.
+          const bool all_fit = total / kOneRun <= max_runs;
+          if (all_fit ? thread == 0 : length > 0 && run == max_runs) {
+            shared.num_tuples = all_fit ? total % kOneRun : place;
             shared.next_source = first + (all_fit ? kThreads : thread);
-            shared.num_taken = all_fit ? 0 : length + (thread == 0 ? num_taken : 0);
           }
         });
   }
 
-  // Calls body(j, run, slot, bits of the value) for the tuples first + thread + j × kThreads of the group, j < kLoads.
-  // The loops have constant bounds, so that they are unrolled, and the first one uses nothing that it loads: so all
+  // Calls body(i, run, slot, bits of the value) for the thread's tuples i of the group in [first, first + kBatch). The
+  // loops have constant bounds, so that they are unrolled, and the first one uses nothing that it loads: so all
   // loads are under way at a time.
-  template <bool kLoadsValues = true, typename Body>
+  template <typename Body>
   SPARSEAGG_HD void ForTuples(uint32_t thread, uint32_t first, const Shared& shared, Body&& body) const {
     const uint32_t num_tuples = shared.num_tuples;
     const TilePart part = shared.part;
@@ -411,14 +395,15 @@ struct TileBody {
       runs[j] = heads.first_run + CountBits(heads.bits & up_to_this);
       const uint32_t tuple = shared.run_starts[runs[j]] + i;
       keys[j] = args.keys.d_keys[tuple];
-      if (kLoadsValues && has_values()) bits[j] = LoadBits(args.d_values, kPlain ? Number::kFloat32 : args.type, tuple);
+      if (has_values()) bits[j] = LoadBits(args.d_values, kPlain ? Number::kFloat32 : args.type, tuple);
     }
     SPARSEAGG_UNROLL
     for (uint32_t j = 0; j < kLoads; ++j) {
-      if (first + j * kThreads + thread >= num_tuples) continue;
+      const uint32_t i = first + j * kThreads + thread;
+      if (i >= num_tuples) continue;
       const uint32_t slot = keys[j] - part.first_key;
       if (slot < part.num_slots) {
-        body(j, runs[j], slot, bits[j]);
+        body(i, runs[j], slot, bits[j]);
       } else {
         AtomicOr(&args.d_counters->is_malformed, 1);
       }
@@ -446,24 +431,7 @@ struct TileBody {
     return args.d_base_counts == nullptr ? 1 : args.d_base_counts[row];
   }
 
-  // Calls body(slot, base row) for the thread's base rows of the part.
-  template <typename Body>
-  SPARSEAGG_HD void ForBaseKeys(const Shared& shared, uint32_t thread, Body&& body) const {
-    const uint32_t* d_bound = BaseBound(shared);
-    const uint32_t end = d_bound[args.keys.num_lists()];
-    for (uint32_t row = d_bound[0] + thread; row < end; row += kThreads) {
-      const uint32_t slot = args.keys.d_base_keys[row] - shared.part.first_key;
-      if (slot < shared.part.num_slots) body(slot, row);
-    }
-  }
-
   // ---- rows
-
-  // Returns: the row of a key that occurs, among those of a sparse part.
-  SPARSEAGG_HD static uint32_t RowOf(uint32_t slot, const Shared& shared) {
-    const auto word = shared.compact.words[slot / kWordBits];
-    return word.rows + CountBits(word.present & ((uint32_t{1} << slot % kWordBits) - 1));
-  }
 
   SPARSEAGG_HD void StoreRow(uint32_t row, const Acc& acc, uint32_t count) const {
     if (has_values()) args.accs.Store<Fold, 1>(row, {acc});

@@ -11,13 +11,15 @@
 
 namespace sparseagg::cuda {
 
-// A tile is a range of kTileSlots keys. A tile with many tuples is cut into parts of equal size, so that no block has
-// much more work than others. Parts of kMatrixSlots keys are the smallest; those of dense tiles have this size.
-inline constexpr uint32_t kTileSlots = 8192;
+// A tile is a range of keys, of the same number for all tiles: so many that a block can sort the tuples of a tile, as
+// far as keys are spread evenly, and at least kMinTileSlots. A tile with more tuples, or whose tuples have few
+// different keys, is cut into parts, of kMatrixSlots keys or more.
+inline constexpr uint32_t kMinTileSlots = 1024;
 inline constexpr uint32_t kMatrixSlots = 128;
+inline constexpr uint32_t kMaxSorted = 2048;  // tuples and base rows that a block can sort
 
 // The keys that are tiled: lists of strictly ascending keys of 32 bits, below 2^31. The lists are the sources, and at
-// last the base rows, if there are any. Tiles begin at first_key.
+// last the base rows, if there are any. Tiles begin at first_key and have tile_slots keys, a power of two.
 struct TileKeys {
   const uint32_t* d_keys = nullptr;
   const uint32_t* d_begin = nullptr;  // of the sources, num_sources + 1
@@ -26,13 +28,14 @@ struct TileKeys {
   uint32_t num_base = 0;
   uint32_t first_key = 0;  // no key is below, and none above last_key
   uint32_t last_key = 0;
+  uint32_t tile_slots = kMinTileSlots;
 
   SPARSEAGG_HD uint32_t num_lists() const { return num_sources + (num_base > 0 ? 1 : 0); }
-  SPARSEAGG_HD uint32_t num_tiles() const { return (last_key - first_key) / kTileSlots + 1; }
+  SPARSEAGG_HD uint32_t num_tiles() const { return (last_key - first_key) / tile_slots + 1; }
   // Returns: the keys of tile `tile`, of which the last tile may have fewer.
   SPARSEAGG_HD uint32_t KeysOf(uint32_t tile) const {
-    const uint32_t left = last_key - first_key - tile * kTileSlots;
-    return left < kTileSlots ? left + 1 : kTileSlots;
+    const uint32_t left = last_key - first_key - tile * tile_slots;
+    return left < tile_slots ? left + 1 : tile_slots;
   }
   SPARSEAGG_HD uint32_t Begin(uint32_t list) const { return list == num_sources ? 0 : d_begin[list]; }
   SPARSEAGG_HD uint32_t End(uint32_t list) const { return list == num_sources ? num_base : d_begin[list + 1]; }
@@ -69,7 +72,7 @@ struct FindTileBounds {
     // The first and the last bound hold whatever the keys are: a key outside of all tiles is found in the fold.
     uint32_t bound = tile == 0 ? keys.Begin(list) : keys.End(list);
     if (tile > 0 && tile < num_tiles) {
-      bound = keys.LowerBound(list, keys.Begin(list), bound, keys.first_key + tile * kTileSlots);
+      bound = keys.LowerBound(list, keys.Begin(list), bound, keys.first_key + tile * keys.tile_slots);
     }
     d_bounds[uint64_t{tile} * keys.num_lists() + list] = bound;
     // A tile has its end less its begin, modulo 2^32 like the sum.
@@ -80,32 +83,35 @@ struct FindTileBounds {
 
 // The size of parts. It affects the speed only, never a result.
 struct PartSizes {
+  uint32_t tile_slots = kMinTileSlots;
   uint32_t matrix_tuples = 1;  // at least 1; from so many tuples of kMatrixSlots keys on, a tile is dense
-  uint32_t part_tuples = 1;    // a part of a sparse tile has fewer, as far as keys are spread evenly within the tile
 
-  SPARSEAGG_HD bool IsDense(uint64_t num_tuples, uint32_t num_keys) const {
-    return num_tuples * kMatrixSlots >= uint64_t{matrix_tuples} * num_keys;
-  }
-  // Returns: the keys of a part of a tile: a power of two.
+  // Returns: the keys of a part of a tile with so many tuples and base rows.
   SPARSEAGG_HD uint32_t SlotsOf(uint64_t num_tuples, uint32_t num_keys) const {
-    uint32_t slots = IsDense(num_tuples, num_keys) ? kMatrixSlots : kTileSlots;
-    while (slots > kMatrixSlots && num_tuples * slots >= uint64_t{part_tuples} * num_keys) slots /= 2;
+    const bool is_dense = num_tuples * kMatrixSlots >= uint64_t{matrix_tuples} * num_keys;
+    if (!is_dense && num_tuples <= kMaxSorted) return num_keys;
+    if (tile_slots <= kMaxMatrixTile) return kMatrixSlots;
+    uint32_t slots = tile_slots;
+    while (slots > kMatrixSlots && num_tuples * slots > uint64_t{kMaxSorted / 2} * num_keys) slots /= 2;
     return slots;
   }
   // Returns: the most parts that ListParts can make.
   uint64_t MaxParts(uint64_t num_tiles, uint64_t num_tuples) const {
-    const uint64_t sparse = num_tiles + 2 * num_tuples / part_tuples;  // twice the part would have been too large
-    const uint64_t dense = num_tiles + num_tuples / matrix_tuples;
-    const uint64_t parts = sparse < dense ? dense : sparse;
-    const uint64_t smallest = num_tiles * (kTileSlots / kMatrixSlots);
-    return parts < smallest ? parts : smallest;
+    const uint64_t of_one = tile_slots / kMatrixSlots;
+    const uint64_t cut = tile_slots <= kMaxMatrixTile ? num_tuples / kMaxSorted * of_one + num_tuples / matrix_tuples
+                                                      : num_tuples / (kMaxSorted / 4);
+    return num_tiles + cut < num_tiles * of_one ? num_tiles + cut : num_tiles * of_one;
   }
+
+ private:
+  // Larger tiles have too many parts of kMatrixSlots keys, most of them without tuples.
+  static constexpr uint32_t kMaxMatrixTile = 8192;
 };
 
+// Parts of up to kMatrixSlots keys are folded as a matrix, larger ones are sorted.
 struct TilePart {
-  uint32_t first_key = 0;
-  uint16_t num_slots = 0;  // keys
-  uint16_t is_dense = 0;   // then num_slots ≤ kMatrixSlots
+  uint32_t first_key;
+  uint32_t num_slots;  // keys
 };
 
 // What the kernels count.
@@ -115,6 +121,7 @@ struct TileCounters {
   uint32_t num_rows;
   // 1 if a source's keys do not ascend strictly. Rows are then rubbish, within their arrays.
   uint32_t is_malformed;
+  uint32_t is_skewed;  // 1 if a part has more tuples than a block can sort. Likewise.
 };
 
 // Block kernel, one block: lists the parts of all tiles in ascending order of keys. A tile without tuples has none.
@@ -125,6 +132,7 @@ struct ListParts {
   struct Private {};
   static constexpr uint32_t kThreads = kBlockThreads;
   static constexpr uint32_t kMinBlocks = 1;
+  static constexpr uint32_t kOwnTiles = 16;  // of a thread between two barriers
 
   TileKeys keys;
   PartSizes sizes;
@@ -137,31 +145,36 @@ struct ListParts {
   template <typename Block>
   SPARSEAGG_HD void operator()(Block& block, Shared& shared) const {
     const uint32_t num_tiles = keys.num_tiles();
-    for (uint32_t first = 0; first < num_tiles; first += kThreads) {
+    for (uint32_t first = 0; first < num_tiles; first += kThreads * kOwnTiles) {
       const uint32_t num_listed = first == 0 ? 0 : shared.num_parts;
+      const auto for_own = [&](uint32_t thread, const auto& body) {
+        SPARSEAGG_UNROLL
+        for (uint32_t i = 0; i < kOwnTiles; ++i) {
+          const uint32_t tile = first + thread * kOwnTiles + i;
+          if (tile >= num_tiles || d_tuples[tile] == 0) continue;
+          body(tile, keys.KeysOf(tile), sizes.SlotsOf(d_tuples[tile], keys.KeysOf(tile)));
+        }
+      };
       block.ExclusiveSum(
-          [&](uint32_t thread) -> uint32_t {
-            const uint32_t tile = first + thread;
-            if (tile >= num_tiles || d_tuples[tile] == 0) return 0;
-            return (keys.KeysOf(tile) - 1) / sizes.SlotsOf(d_tuples[tile], keys.KeysOf(tile)) + 1;
+          [&](uint32_t thread) {
+            uint32_t num_parts = 0;
+            for_own(thread,
+                    [&](uint32_t, uint32_t num_keys, uint32_t slots) { num_parts += (num_keys - 1) / slots + 1; });
+            return num_parts;
           },
           [&](uint32_t thread, uint32_t before, uint32_t total) {
             if (thread == 0) shared.num_parts = num_listed + total;
-            const uint32_t tile = first + thread;
-            if (tile >= num_tiles || d_tuples[tile] == 0) return;
-            const uint32_t num_keys = keys.KeysOf(tile);
-            const uint32_t slots = sizes.SlotsOf(d_tuples[tile], num_keys);
-            const bool is_dense = sizes.IsDense(d_tuples[tile], num_keys);
             TilePart* d_part = d_parts + num_listed + before;
-            for (uint32_t slot = 0; slot < num_keys; slot += slots) {
-              const uint32_t left = num_keys - slot;
-              *d_part++ = {keys.first_key + tile * kTileSlots + slot,
-                           static_cast<uint16_t>(left < slots ? left : slots), is_dense};
-            }
+            for_own(thread, [&](uint32_t tile, uint32_t num_keys, uint32_t slots) {
+              for (uint32_t slot = 0; slot < num_keys; slot += slots) {
+                const uint32_t left = num_keys - slot;
+                *d_part++ = {keys.first_key + tile * keys.tile_slots + slot, left < slots ? left : slots};
+              }
+            });
           });
     }
     block.Each([&](uint32_t thread) {
-      if (thread == 0) *d_counters = {shared.num_parts, 0, 0, 0};
+      if (thread == 0) *d_counters = {shared.num_parts, 0, 0, 0, 0};
     });
   }
 };
@@ -198,8 +211,8 @@ struct FindPartBounds {
       if (list == 0) d_messages[cell.row] = 0;
       const uint32_t key = d_parts[cell.row].first_key;
       const uint32_t slot = key - keys.first_key;
-      const uint32_t* d_tile = d_tile_bounds + (uint64_t{slot / kTileSlots} * num_lists + list);
-      d_bounds[i] = slot % kTileSlots == 0 ? d_tile[0] : keys.LowerBound(list, d_tile[0], d_tile[num_lists], key);
+      const uint32_t* d_tile = d_tile_bounds + (uint64_t{slot / keys.tile_slots} * num_lists + list);
+      d_bounds[i] = slot % keys.tile_slots == 0 ? d_tile[0] : keys.LowerBound(list, d_tile[0], d_tile[num_lists], key);
     }
   }
 };

@@ -19,17 +19,25 @@ KeyRange RangeOf(const DeviceRows& base, const Batch& batch) {
   return range;
 }
 
-uint64_t NumTiles(const KeyRange& range) { return (range.last - range.first) / kTileSlots + 1; }
+// The division of a merge into tiles.
+struct Tiling {
+  Tiling(const Tuning& tuning, const DeviceRows& base, const Batch& batch)
+      : range(RangeOf(base, batch)), num_entries(uint64_t{base.num_rows} + batch.num_tuples) {
+    while (2 * sizes.tile_slots * num_entries <= tuning.max_tile_tuples * num_keys() && sizes.tile_slots < uint32_t{1}
+                                                                                                               << 30) {
+      sizes.tile_slots *= 2;
+    }
+    sizes.matrix_tuples = std::max(tuning.min_matrix_tuples, 1u);
+  }
+  uint64_t num_keys() const { return range.last - range.first + 1; }
+  uint64_t num_tiles() const { return (num_keys() - 1) / sizes.tile_slots + 1; }
+  uint64_t max_parts() const { return sizes.MaxParts(num_tiles(), num_entries); }
+  uint64_t max_rows() const { return std::min(num_keys(), num_entries); }
 
-uint64_t MaxRows(const KeyRange& range, const DeviceRows& base, const Batch& batch) {
-  return std::min(range.last - range.first + 1, uint64_t{base.num_rows} + batch.num_tuples);
-}
-
-PartSizes SizesFor(const Tuning& tuning, uint32_t num_sources) {
-  const uint64_t matrix_tuples =
-      std::max<uint64_t>(tuning.min_matrix_tuples, uint64_t{tuning.min_matrix_run} * num_sources);
-  return {static_cast<uint32_t>(std::clamp<uint64_t>(matrix_tuples, 1, UINT32_MAX)), tuning.tile_part_tuples};
-}
+  KeyRange range;
+  uint64_t num_entries;
+  PartSizes sizes;
+};
 
 // Returns: bytes of the bounds of tiles and of parts, and of the plan.
 double ScratchBytes(uint64_t num_tiles, uint32_t num_sources, uint64_t max_parts) {
@@ -47,22 +55,18 @@ bool ShouldMergeByTiles(Session& session, const TensorShape& shape, const Device
       shape.num_rows > std::numeric_limits<int32_t>::max())
     return false;
   if (!batch.unique || !base.ascends || batch.num_tuples == 0 || shape.key_weights != WeightKind::kCounts) return false;
-  const uint64_t entries = uint64_t{base.num_rows} + batch.num_tuples;
-  const KeyRange range = RangeOf(base, batch);
-  const uint64_t num_tiles = NumTiles(range);
-  const PartSizes sizes = SizesFor(tuning, batch.num_sources);
-  const double scratch = ScratchBytes(num_tiles, batch.num_sources, sizes.MaxParts(num_tiles, entries));
+  const Tiling tiling(tuning, base, batch);
+  const double scratch = ScratchBytes(tiling.num_tiles(), batch.num_sources, tiling.max_parts());
   // The merged rows must fit too, and the next batch, which is sent during the merge.
-  const double needed =
-      scratch + static_cast<double>(MaxRows(range, base, batch) * shape.RowBytes() + batch.num_bytes());
+  const double needed = scratch + static_cast<double>(tiling.max_rows() * shape.RowBytes() + batch.num_bytes());
   const DeviceMemory& memory = session.memory();
   if (needed > static_cast<double>(memory.budget_bytes() - std::min(memory.budget_bytes(), memory.used_bytes()))) {
     return false;
   }
   // As if all tiles had equally many tuples.
-  const auto num_keys = static_cast<uint32_t>(std::min<uint64_t>(kTileSlots, range.last - range.first + 1));
-  const uint64_t tile_tuples = batch.num_tuples / num_tiles;
-  const double part_share = std::min(1.0, static_cast<double>(sizes.SlotsOf(tile_tuples, num_keys)) / num_keys);
+  const auto num_keys = static_cast<uint32_t>(std::min<uint64_t>(tiling.sizes.tile_slots, tiling.num_keys()));
+  const uint64_t tile_tuples = batch.num_tuples / tiling.num_tiles();
+  const double part_share = std::min(1.0, static_cast<double>(tiling.sizes.SlotsOf(tile_tuples, num_keys)) / num_keys);
   const double run = static_cast<double>(tile_tuples) * part_share / batch.num_sources;
   return static_cast<double>(tile_tuples) >= tuning.min_tile_tuples && run >= tuning.min_tile_run;
 }
@@ -77,18 +81,17 @@ struct TileMerge {
 absl::StatusOr<TileMerge> StartTiles(Session& session, const TensorShape& shape, const DeviceRows& base,
                                      const Batch& batch) {
   Device& device = session.device();
-  const KeyRange range = RangeOf(base, batch);
+  const Tiling tiling(session.tuning(), base, batch);
   TileKeys keys;
   keys.d_keys = batch.d_keys.as<uint32_t>();
   keys.d_begin = batch.d_begin.as<uint32_t>();
   keys.num_sources = batch.num_sources;
   keys.d_base_keys = base[RowColumn::kKeys].as<uint32_t>();
   keys.num_base = base.num_rows;
-  keys.first_key = static_cast<uint32_t>(range.first);
-  keys.last_key = static_cast<uint32_t>(range.last);
-  const PartSizes sizes = SizesFor(session.tuning(), batch.num_sources);
-  const auto max_parts =
-      static_cast<uint32_t>(sizes.MaxParts(keys.num_tiles(), uint64_t{base.num_rows} + batch.num_tuples));
+  keys.first_key = static_cast<uint32_t>(tiling.range.first);
+  keys.last_key = static_cast<uint32_t>(tiling.range.last);
+  keys.tile_slots = tiling.sizes.tile_slots;
+  const auto max_parts = static_cast<uint32_t>(tiling.max_parts());
 
   TileMerge merge;
   ASSIGN_OR_RETURN(merge.d_counters, session.Allocate(sizeof(TileCounters)));
@@ -101,7 +104,7 @@ absl::StatusOr<TileMerge> StartTiles(Session& session, const TensorShape& shape,
   find.d_tuples = tuples.as<uint32_t>();
   RETURN_IF_ERROR(device.Launch(find));
   ASSIGN_OR_RETURN(const DeviceBuffer parts, session.Allocate(uint64_t{max_parts} * sizeof(TilePart)));
-  RETURN_IF_ERROR(device.Launch(ListParts{keys, sizes, find.d_tuples, parts.as<TilePart>(), d_counters}));
+  RETURN_IF_ERROR(device.Launch(ListParts{keys, tiling.sizes, find.d_tuples, parts.as<TilePart>(), d_counters}));
   FindPartBounds narrow = {keys, find.d_bounds, parts.as<TilePart>(), d_counters, max_parts};
   ASSIGN_OR_RETURN(const DeviceBuffer bounds, session.Allocate(narrow.num_bounds() * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(const DeviceBuffer messages, session.Allocate(uint64_t{max_parts} * sizeof(uint64_t)));
@@ -124,7 +127,7 @@ absl::StatusOr<TileMerge> StartTiles(Session& session, const TensorShape& shape,
   fold.max_parts = max_parts;
   fold.d_messages = narrow.d_messages;
   fold.d_counters = d_counters;
-  ASSIGN_OR_RETURN(merge.rows, AllocateRows(session, shape, static_cast<uint32_t>(MaxRows(range, base, batch))));
+  ASSIGN_OR_RETURN(merge.rows, AllocateRows(session, shape, static_cast<uint32_t>(tiling.max_rows())));
   fold.d_row_keys = merge.rows[RowColumn::kKeys].as<uint32_t>();
   fold.accs = AccsOf(merge.rows);
   fold.d_counts = merge.rows[RowColumn::kCounts].as<uint32_t>();
@@ -132,13 +135,14 @@ absl::StatusOr<TileMerge> StartTiles(Session& session, const TensorShape& shape,
   return merge;
 }
 
-// Blocks: until the number of rows is known.
-absl::StatusOr<DeviceRows> FinishTiles(Session& session, const TensorShape& shape, TileMerge merge) {
+// Returns: nothing if too many tuples have neighbouring keys. Blocks: until the number of rows is known.
+absl::StatusOr<std::optional<DeviceRows>> FinishTiles(Session& session, const TensorShape& shape, TileMerge merge) {
   TileCounters counters = {};
   RETURN_IF_ERROR(session.CopyOut(&counters, merge.d_counters.get(), sizeof(counters)));
   if (counters.is_malformed != 0) {
     return absl::InternalError("the keys of an update do not ascend: they were changed after the update was validated");
   }
+  if (counters.is_skewed != 0) return std::nullopt;
   merge.rows.num_rows = counters.num_rows;
   for (const RowColumn column : kRowColumns) merge.rows[column].Shrink(counters.num_rows * BytesPerRow(shape, column));
   return std::move(merge.rows);
@@ -222,19 +226,21 @@ absl::StatusOr<DeviceRows> Merger::MergeBatch(const DeviceRows& base, Batch& bat
                                max_tuples_));
   }
   RETURN_IF_ERROR(ReceiveBatch(session_, batch));
-  DeviceRows rows;
-  if (ShouldMergeByTiles(session_, shape_, base, batch)) {
+  std::optional<DeviceRows> rows;
+  const bool by_tiles = ShouldMergeByTiles(session_, shape_, base, batch);
+  if (by_tiles) {
     ASSIGN_OR_RETURN(TileMerge tiles, StartTiles(session_, shape_, base, batch));
     RETURN_IF_ERROR(meanwhile());
     ASSIGN_OR_RETURN(rows, FinishTiles(session_, shape_, std::move(tiles)));
-  } else {
+  }
+  if (!rows.has_value()) {
     ASSIGN_OR_RETURN(SortedKeys sorted, StartSort(base, batch));
-    RETURN_IF_ERROR(meanwhile());
+    if (!by_tiles) RETURN_IF_ERROR(meanwhile());
     RETURN_IF_ERROR(session_.FinishSelect(sorted.heads));
     ASSIGN_OR_RETURN(rows, FoldSegments(base, batch, sorted, rounding));
   }
-  rows.range = RangeOf(base, batch);
-  return rows;
+  rows->range = RangeOf(base, batch);
+  return *std::move(rows);
 }
 
 absl::StatusOr<DeviceRows> Merger::SendBases(absl::Span<const UnfinishedRows> bases) {

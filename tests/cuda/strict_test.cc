@@ -97,7 +97,7 @@ constexpr uint64_t kStep = 1;
 // Each in another order of the threads; in some, threads that do not wait still choose a plan that holds.
 constexpr uint64_t kTries = 4;
 
-// `dense`: so are all parts of tiles; else all are sparse.
+// `dense`: tiles are folded as matrices wherever they may be; else they are sorted wherever they fit.
 cuda::DeviceEngineOptions Options(bool tiles, bool dense = true) {
   cuda::DeviceEngineOptions options;
   options.tuning = TinyTuning();
@@ -124,7 +124,6 @@ TEST(StrictEngine, RandomTileCases_EqualTheReference) {
   for (uint64_t seed = TestSeed(70'000), end = seed + TestCases(kCases / 2); seed < end; ++seed) {
     const Case c = RandomTileCase(seed, /*num_tuples=*/2'000);
     cuda::DeviceEngineOptions options = Options(/*tiles=*/true, /*dense=*/seed % 2 == 0);
-    options.tuning.tile_part_tuples = seed % 3 == 0 ? 50 : 2048;
     options.tuning.max_batch_entries = seed % 5 == 0 ? 3'000 : 1'000'000;  // later batches have base rows
     cuda::DeviceEngine engine(MakeStrictDevice(seed), options);
     DriveOptions drive;
@@ -219,9 +218,9 @@ std::vector<Job> Jobs() {
   std::vector<Job> jobs = {
       MakeJob("long segments in order", false, DType::kFloat32, 9, 2, 40, 30),
       MakeJob("long segments in any order", false, DType::kInt64, 1, 2, 40, 60),
-      MakeJob("dense tiles", true, DType::kFloat32, 1, 3000, 70, 100),
-      MakeJob("sparse tiles", true, DType::kFloat32, 1, 20'000, 70, 100),
-      MakeJob("sparse tiles after rows", true, DType::kInt64, 1, 3000, 20, 100),
+      MakeJob("tiles as matrices", true, DType::kFloat32, 1, 30'000, 70, 400),
+      MakeJob("sorted tiles", true, DType::kFloat32, 1, 60'000, 140, 30),
+      MakeJob("sorted tiles after rows", true, DType::kInt64, 1, 1'000'000, 20, 100),
   };
   jobs[3].dense = jobs[4].dense = false;
   jobs[4].base = true;
@@ -248,7 +247,6 @@ bool IsRight(const Job& job, const Verdict& verdict, uint64_t seed, BarrierSite 
   // One merge, with all submissions, in a few blocks.
   options.tuning.min_pending_bytes = job.base ? 1 : size_t{1} << 30;
   options.tuning.slab_bytes = 0;
-  options.tuning.tile_part_tuples = 2000;
   if (job.medium) options.tuning.long_segment = 1'000'000;
   cuda::DeviceEngine engine(std::move(device), options);
   DriveOptions drive;

@@ -29,8 +29,7 @@ cuda::Tuning TinyTuning() {
   tuning.min_pending_bytes = 1000;
   tuning.min_tile_tuples = 0;
   tuning.min_tile_run = 0;
-  tuning.min_matrix_tuples = tuning.min_matrix_run = 1;
-  tuning.tile_part_tuples = 50;
+  tuning.min_matrix_tuples = 1;
   return tuning;
 }
 
@@ -38,7 +37,7 @@ std::unique_ptr<Engine> TortureEngine(uint64_t seed, bool tiles, int num_devices
   cuda::DeviceEngineOptions options;
   options.tuning = TinyTuning();
   if (!tiles) options.tuning.min_tile_tuples = 1e300;
-  if (num_devices == 1) options.tuning.min_matrix_tuples = UINT32_MAX;  // all parts are sparse
+  if (num_devices == 1) options.tuning.min_matrix_tuples = UINT32_MAX;  // tiles are sorted
   std::vector<std::unique_ptr<cuda::Device>> devices;
   for (int i = 0; i < num_devices; ++i) {
     devices.push_back(std::make_unique<cuda::HostDevice>(
