@@ -33,7 +33,7 @@
 // the arguments, and on data that earlier phases wrote to Shared, unless the next phase writes the same data: a fast
 // thread may be in that phase while a slow one still reads.
 //
-// Block also provides index() and num_threads(), which is the body's kThreads.
+// Block also provides index().
 
 namespace sparseagg::cuda {
 

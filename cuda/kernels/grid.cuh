@@ -15,10 +15,6 @@ namespace sparseagg::cuda {
 
 inline constexpr uint64_t kMaxGridBlocks = (uint64_t{1} << 31) - 1;
 
-inline unsigned GridFor(uint64_t num_blocks) {
-  return static_cast<unsigned>(num_blocks < kMaxGridBlocks ? num_blocks : kMaxGridBlocks);
-}
-
 // Most blocks on a multiprocessor.
 #ifdef __CUDA_ARCH__  // allow(conditional): by architecture
 inline constexpr uint32_t kMaxBlocks = __CUDA_ARCH__ < 800                                ? 4
@@ -52,7 +48,6 @@ class DeviceBlock {
   // `scan`: in shared memory.
   __device__ DeviceBlock(uint64_t index, typename Scan::TempStorage& scan) : index_(index), scan_(scan) {}
   __device__ uint64_t index() const { return index_; }
-  __device__ uint32_t num_threads() const { return Kernel::kThreads; }
   __device__ Private& own(uint32_t) { return own_; }
   template <typename Body>
   __device__ void Phase(Body&& body) {
@@ -121,7 +116,8 @@ template <typename Kernel>
 cudaError_t LaunchBlocks(const Kernel& kernel, cudaStream_t stream) {
   const uint64_t num_blocks = kernel.num_blocks();
   if (num_blocks == 0) return cudaSuccess;
-  RunBlocks<<<GridFor(num_blocks), Kernel::kThreads, 0, stream>>>(kernel, num_blocks);
+  RunBlocks<<<static_cast<unsigned>(std::min(num_blocks, kMaxGridBlocks)), Kernel::kThreads, 0, stream>>>(kernel,
+                                                                                                          num_blocks);
   return cudaGetLastError();
 }
 

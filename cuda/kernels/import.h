@@ -93,7 +93,7 @@ struct ImportUpdates {
     uint32_t found = 0;
     for (uint64_t i = first + thread; i < end; i += kThreads) {
       // A comparison with NaN is false.
-      if (!(fabs(LoadFloat(task.d_from, task.type, i)) <= DBL_MAX)) found = kBadValue;
+      if (!(fabs(FloatOf(task.type, LoadBits(task.d_from, task.type, i))) <= DBL_MAX)) found = kBadValue;
     }
     return found;
   }
@@ -110,11 +110,7 @@ struct ImportUpdates {
       const Key before = i > 0 ? keys[i - 1] : Key{};
       if (i > 0 && before > own) found |= kDescends;
       if (i > 0 && before >= own) found |= kRepeats;
-      if (task.key_bytes == sizeof(uint32_t)) {
-        static_cast<uint32_t*>(task.d_to)[i] = static_cast<uint32_t>(key);
-      } else {
-        static_cast<uint64_t*>(task.d_to)[i] = key;
-      }
+      StoreKey(task.d_to, task.key_bytes, i, key);
     }
     return found;
   }

@@ -147,10 +147,6 @@ SPARSEAGG_HD inline int64_t IntegerOf(Number type, uint64_t bits) {
   return type == Number::kInt32 ? int64_t{static_cast<int32_t>(bits)} : static_cast<int64_t>(bits);
 }
 
-SPARSEAGG_HD inline double LoadFloat(const void* values, Number type, uint64_t index) {
-  return FloatOf(type, LoadBits(values, type, index));
-}
-
 // kCount neighbouring elements of an array of rows, which a thread loads and stores at once, 16 bytes at a time.
 template <typename T, uint32_t kCount>
 struct alignas(kCount == 1 ? alignof(T) : 16) Pack {

@@ -57,7 +57,6 @@ class HostExecutor {
     Private* own_values;
 
     uint64_t index() const { return block_index; }
-    uint32_t num_threads() const { return threads; }
     Private& own(uint32_t thread) { return own_values[thread]; }
     template <typename Body>
     void Phase(Body&& phase) {

@@ -72,7 +72,6 @@ class StrictExecutor {
     Private own_values = {};
 
     uint64_t index() const { return block_index; }
-    uint32_t num_threads() const { return Kernel::kThreads; }
     Private& own(uint32_t) { return own_values; }
     template <typename Body>
     void Phase(Body&& body, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
