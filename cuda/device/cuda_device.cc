@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdint>
 #include <thread>
-#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -250,8 +249,7 @@ absl::Status CudaDevice::Select(SelectCall& call) {
 }
 
 absl::Status CudaDevice::LaunchOn(const KernelCall& call, Lane lane) {
-  return std::visit(
-      [stream = StreamOf(lane)](const auto& kernel) { return CUDA_TO_STATUS(cuda::Launch(kernel, stream)); }, call);
+  return CUDA_TO_STATUS(cuda::Launch(call, StreamOf(lane)));
 }
 
 }  // namespace sparseagg::cuda

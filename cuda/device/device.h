@@ -8,17 +8,11 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <variant>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "cuda/kernels/fetch.h"
-#include "cuda/kernels/finish.h"
-#include "cuda/kernels/fold_values.h"
-#include "cuda/kernels/import.h"
-#include "cuda/kernels/segments.h"
-#include "cuda/kernels/tile_plan.h"
+#include "cuda/kernels/calls.h"
 
 namespace sparseagg::cuda {
 
@@ -37,11 +31,6 @@ enum class Lane : uint8_t { kCopy, kCompute, kResult };
 inline constexpr std::array<Lane, 3> kLanes = {Lane::kCopy, Lane::kCompute, Lane::kResult};
 
 using EventId = uint32_t;
-
-// All kernels that a device can launch. FoldValues launches three: for short, for medium and for long segments.
-using KernelCall =
-    std::variant<ExpandRun, GatherSegments, FoldValues, FindTileBounds, ListParts, FindPartBounds, FoldTiles,
-                 ImportUpdates, FlagKeptRows, FlagNonzeroRows, WriteResult, FillValues, Fetch, CopyWords>;
 
 // A device with its memory, three lanes of work and the algorithms that the merge needs. Two implementations:
 // CudaDevice, and in tests HostDevice, which runs the same kernels in host memory. Owned by a DeviceEngine, which calls

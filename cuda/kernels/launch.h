@@ -9,27 +9,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
-
-#include "cuda/kernels/fetch.h"
-#include "cuda/kernels/finish.h"
-#include "cuda/kernels/fold_values.h"
-#include "cuda/kernels/import.h"
-#include "cuda/kernels/segments.h"
-#include "cuda/kernels/tile_plan.h"
+#include "cuda/kernels/calls.h"
 
 namespace sparseagg::cuda {
 
-// For all element-wise kernels.
-template <typename Kernel>
-cudaError_t Launch(const Kernel& kernel, cudaStream_t stream);
-cudaError_t Launch(const Fetch& kernel, cudaStream_t stream);
-cudaError_t Launch(const ListParts& kernel, cudaStream_t stream);
-cudaError_t Launch(const ImportUpdates& kernel, cudaStream_t stream);
-cudaError_t Launch(const FoldTiles& args, cudaStream_t stream);
-
-// Launches kernels for short, medium and long segments, in this order.
-cudaError_t Launch(const FoldValues& args, cudaStream_t stream);
+cudaError_t Launch(const KernelCall& call, cudaStream_t stream);
 
 // Launch for one fold. Each fold is instantiated in its own source file, so that they compile in parallel.
 template <typename Fold>

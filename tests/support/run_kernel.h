@@ -35,19 +35,13 @@ void RunOne(const FoldTiles& args, Executor& executor) {
   WithFoldOfValues(args.kind, [&](auto fold) { RunFold<decltype(fold)>(args, executor); });
 }
 
-template <typename Executor>
-void RunOne(const ListParts& kernel, Executor& executor) {
-  executor.RunBlocks(kernel);
-}
-
-template <typename Executor>
-void RunOne(const ImportUpdates& kernel, Executor& executor) {
-  executor.RunBlocks(kernel);
-}
-
 template <typename Kernel, typename Executor>
 void RunOne(const Kernel& kernel, Executor& executor) {
-  executor.RunElements(kernel);
+  if constexpr (requires { kernel.num_blocks(); }) {
+    executor.RunBlocks(kernel);
+  } else {
+    executor.RunElements(kernel);
+  }
 }
 
 template <typename Executor>

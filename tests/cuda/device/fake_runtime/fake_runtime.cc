@@ -83,11 +83,6 @@ cuda::HostDevice& Host() {
   return device;
 }
 
-template <typename Kernel>
-cudaError_t Run(const Kernel& kernel) {
-  return Do([&kernel] { Host().Launch(kernel).IgnoreError(); });
-}
-
 cudaError_t Sort(cuda::SortCall& call, int& output) {
   return Do([&] {
     output = *Host().Sort(call);
@@ -180,25 +175,9 @@ cudaError_t cudaMemsetAsync(void* memory, int byte, size_t bytes, cudaStream_t) 
 
 namespace sparseagg::cuda {
 
-template <typename Kernel>
-cudaError_t Launch(const Kernel& kernel, cudaStream_t) {
-  return fake::Run(kernel);
+cudaError_t Launch(const KernelCall& call, cudaStream_t) {
+  return fake::Do([&] { fake::Host().Launch(call).IgnoreError(); });
 }
-template cudaError_t Launch(const ExpandRun&, cudaStream_t);
-template cudaError_t Launch(const GatherSegments&, cudaStream_t);
-template cudaError_t Launch(const CopyWords&, cudaStream_t);
-template cudaError_t Launch(const FlagKeptRows&, cudaStream_t);
-template cudaError_t Launch(const FlagNonzeroRows&, cudaStream_t);
-template cudaError_t Launch(const WriteResult&, cudaStream_t);
-template cudaError_t Launch(const FillValues&, cudaStream_t);
-template cudaError_t Launch(const FindTileBounds&, cudaStream_t);
-template cudaError_t Launch(const FindPartBounds&, cudaStream_t);
-cudaError_t Launch(const Fetch& args, cudaStream_t) { return fake::Run(args); }
-cudaError_t Launch(const ListParts& args, cudaStream_t) { return fake::Run(args); }
-cudaError_t Launch(const ImportUpdates& args, cudaStream_t) { return fake::Run(args); }
-cudaError_t Launch(const FoldTiles& args, cudaStream_t) { return fake::Run(args); }
-cudaError_t Launch(const FoldValues& args, cudaStream_t) { return fake::Run(args); }
-
 cudaError_t SortKeys32(SortCall& call, int& output, cudaStream_t) { return fake::Sort(call, output); }
 cudaError_t SortKeys64(SortCall& call, int& output, cudaStream_t) { return fake::Sort(call, output); }
 cudaError_t SelectIndices(SelectCall& call, cudaStream_t) {
