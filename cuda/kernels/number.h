@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "host/base/half.h"
 #include "host/base/host_device.h"
 
 namespace sparseagg::cuda {
@@ -46,51 +47,14 @@ SPARSEAGG_HD inline double DivRn(double a, double b) { return a / b; }
 
 SPARSEAGG_HD inline bool IsNan(double value) { return value != value; }
 
-SPARSEAGG_HD inline double WidenBFloat16(uint16_t bits) {
-  return static_cast<double>(BitsAs<float>(static_cast<uint32_t>(bits) << 16));
-}
-
-SPARSEAGG_HD inline double WidenFloat16(uint16_t bits) {
-  const uint32_t sign = (bits & 0x8000u) << 16;
-  const uint32_t exponent = (bits >> 10) & 0x1fu;
-  const uint32_t mantissa = bits & 0x3ffu;
-  if (exponent == 0) {  // zero or subnormal: a multiple of 2^-24
-    const double magnitude = static_cast<double>(mantissa) * 0x1p-24;
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  const uint32_t wide_exponent = exponent == 0x1f ? 0xffu : exponent + 112;
-  return static_cast<double>(BitsAs<float>(sign | (wide_exponent << 23) | (mantissa << 13)));
-}
-
-// Rounds float64 once to a format of 16 bits; by way of float32 there would be two roundings. −0 becomes +0,
-// and every NaN one bit pattern.
-SPARSEAGG_HD inline uint16_t RoundToSixteenBits(double value, int mantissa_bits, int bias) {
-  const uint32_t infinity = ((1u << (15 - mantissa_bits)) - 1) << mantissa_bits;
-  if (IsNan(value)) return static_cast<uint16_t>(infinity | (1u << (mantissa_bits - 1)));
-  const uint64_t bits = BitsAs<uint64_t>(value);
-  const uint32_t sign = static_cast<uint32_t>(bits >> 48) & 0x8000u;
-  const int exponent = static_cast<int>((bits >> 52) & 0x7ff) - 1023 + bias;  // in the target; ≤ 0: subnormal there
-  if (exponent >= (1 << (15 - mantissa_bits)) - 1) return static_cast<uint16_t>(sign | infinity);
-  // Bits to drop from the 53 of the significand: more where the target is subnormal.
-  const int drop = 52 - mantissa_bits + (exponent > 0 ? 0 : 1 - exponent);
-  if (drop > 53) return 0;  // below half of the smallest subnormal
-  const uint64_t significand = (bits & ((uint64_t{1} << 52) - 1)) | (uint64_t{1} << 52);
-  const uint64_t half = uint64_t{1} << (drop - 1);
-  uint64_t kept = significand >> drop;
-  const uint64_t rest = significand - (kept << drop);
-  if (rest > half || (rest == half && (kept & 1) != 0)) ++kept;
-  // The hidden bit adds one to the exponent field, and so does a carry.
-  const uint64_t magnitude = exponent > 0 ? (static_cast<uint64_t>(exponent - 1) << mantissa_bits) + kept : kept;
-  return magnitude == 0 ? uint16_t{0} : static_cast<uint16_t>(sign | magnitude);
-}
-
-// Returns: the bits of `value`, rounded once to float type `type`, likewise.
+// Returns: the bits of `value`, rounded once to float type `type`. −0 becomes +0, and every NaN one bit pattern.
 SPARSEAGG_HD inline uint64_t RoundTo(Number type, double value) {
   switch (type) {
     case Number::kFloat16:
-      return RoundToSixteenBits(value, 10, 15);
-    case Number::kBFloat16:
-      return RoundToSixteenBits(value, 7, 127);
+    case Number::kBFloat16: {
+      const uint16_t rounded = type == Number::kFloat16 ? RoundToFloat16(value) : RoundToBFloat16(value);
+      return rounded == 0x8000 ? 0 : rounded;
+    }
     case Number::kFloat32: {
       if (IsNan(value)) return 0x7fc00000u;
       const float rounded = static_cast<float>(value);

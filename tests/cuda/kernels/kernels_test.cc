@@ -1,14 +1,14 @@
-// Kernel bodies under the host executor: what the contract suite does not pin down by itself.
+// Arithmetic of the kernels, by what the formats mean.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "cuda/kernels/number.h"
-#include "host/base/half.h"
 #include "tests/support/generators.h"
-#include "tests/support/host_executor.h"
 #include "tests/support/random.h"
 
 namespace sparseagg::testing {
@@ -16,56 +16,60 @@ namespace {
 
 using cuda::Number;
 
-// ---- numbers
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-TEST(KernelNumbers, EveryPatternOfSixteenBits_WidensAsOnTheHost) {
-  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const auto half = static_cast<uint16_t>(bits);
-    const double wide[] = {cuda::WidenFloat16(half), cuda::WidenBFloat16(half)};
-    const double host[] = {WidenFloat16(half), WidenBFloat16(half)};
-    for (int i = 0; i < 2; ++i) {
-      EXPECT_TRUE(std::isnan(wide[i]) ? std::isnan(host[i])
-                                      : std::bit_cast<uint64_t>(wide[i]) == std::bit_cast<uint64_t>(host[i]))
+struct Format {
+  Number type;
+  int mantissa_bits;
+  int bias;
+  uint32_t infinity;
+};
+constexpr Format kHalves[] = {{Number::kFloat16, 10, 15, 0x7c00}, {Number::kBFloat16, 7, 127, 0x7f80}};
+
+TEST(KernelNumbers, EveryPatternOfSixteenBits_WidensToWhatItMeans) {
+  for (const auto& [type, mantissa_bits, bias, infinity] : kHalves) {
+    for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+      const uint32_t magnitude = bits & 0x7fff;
+      const int exponent = static_cast<int>(magnitude >> mantissa_bits);
+      const uint32_t mantissa = magnitude - (static_cast<uint32_t>(exponent) << mantissa_bits);
+      double expected = std::ldexp(exponent == 0 ? mantissa : mantissa + (1u << mantissa_bits),
+                                   std::max(exponent, 1) - bias - mantissa_bits);
+      if (magnitude >= infinity) expected = mantissa == 0 ? kInfinity : std::nan("");
+      if (bits >= 0x8000) expected = -expected;
+      const double wide = cuda::FloatOf(type, bits);
+      EXPECT_TRUE(std::isnan(wide) ? std::isnan(expected)
+                                   : std::bit_cast<uint64_t>(wide) == std::bit_cast<uint64_t>(expected))
           << std::hex << bits;
     }
   }
 }
 
-// What the host's rounding gives, −0 made 0.
-uint16_t WithoutMinusZero(uint16_t bits) { return bits == 0x8000 ? 0 : bits; }
-
-void ExpectRoundsAsOnTheHost(double value) {
-  ASSERT_EQ(cuda::RoundTo(Number::kFloat16, value), WithoutMinusZero(RoundToFloat16(value))) << std::hexfloat << value;
-  ASSERT_EQ(cuda::RoundTo(Number::kBFloat16, value), WithoutMinusZero(RoundToBFloat16(value)))
-      << std::hexfloat << value;
-}
-
-TEST(KernelNumbers, TiesAndTheirNeighbours_RoundAsOnTheHost) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  for (uint32_t bits = 0; bits < 0xffff; ++bits) {
-    for (const auto widen : {cuda::WidenFloat16, cuda::WidenBFloat16}) {
-      const double low = widen(static_cast<uint16_t>(bits));
-      const double high = widen(static_cast<uint16_t>(bits + 1));
-      const double tie = low / 2 + high / 2;
-      for (const double value : {low, tie, std::nextafter(tie, -kInfinity), std::nextafter(tie, kInfinity)}) {
-        ExpectRoundsAsOnTheHost(value);
-      }
+// Each finite value, the tie above it, its neighbours and random values between them, of both signs; the result has no
+// −0.
+TEST(KernelNumbers, ValuesAndTies_RoundToTheNearest) {
+  const uint64_t seed = TestSeed(3);
+  SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
+  Rng rng(seed);
+  for (const auto& [type, mantissa_bits, bias, infinity] : kHalves) {
+    const auto expect = [type = type](double value, uint32_t bits) {
+      ASSERT_EQ(cuda::RoundTo(type, value), bits) << std::hexfloat << value;
+      ASSERT_EQ(cuda::RoundTo(type, -value), bits == 0 ? 0 : bits | 0x8000) << std::hexfloat << -value;
+    };
+    for (uint32_t bits = 0; bits < infinity; ++bits) {
+      const double low = cuda::FloatOf(type, bits);
+      const double unit = std::ldexp(1.0, std::max(static_cast<int>(bits >> mantissa_bits), 1) - bias - mantissa_bits);
+      const double tie = low + unit / 2;
+      expect(low, bits);
+      expect(low + rng.Unit() * 0.49 * unit, bits);
+      expect(std::nextafter(tie, 0.0), bits);
+      expect(tie, bits + (bits & 1));
+      expect(std::nextafter(tie, kInfinity), bits + 1);
+      expect(tie + rng.Unit() * 0.49 * unit + 0.001 * unit, bits + 1);
     }
-  }
-  for (const double value : {65519.999, 65520.0, 65520.001, 3.3961e38, 3.4e38, 1e300, 5e-324, -5e-324, 0x1p-25, 0x1p-26,
-                             0x1.8p-25, -0x1p-134, 0x1.8p-134, kInfinity, -kInfinity, -0.0, std::nan("")}) {
-    ExpectRoundsAsOnTheHost(value);
-  }
-}
-
-TEST(KernelNumbers, RandomBits_RoundAsOnTheHost) {
-  Rng rng(TestSeed(3));
-  for (int i = 0; i < 300'000; ++i) {
-    const uint64_t bits = rng.Bits();
-    ExpectRoundsAsOnTheHost(std::bit_cast<double>(bits));
-    // Exponents where the 16-bit types live.
-    const uint64_t exponent = 1023 - 160 + rng.Below(320);
-    ExpectRoundsAsOnTheHost(std::bit_cast<double>((bits & ~(uint64_t{0x7ff} << 52)) | exponent << 52));
+    expect(5e-324, 0);
+    expect(1e300, infinity);
+    expect(kInfinity, infinity);
+    EXPECT_EQ(cuda::RoundTo(type, -std::nan("1")), infinity | 1u << (mantissa_bits - 1));
   }
 }
 
