@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -18,18 +19,8 @@
 
 namespace sparseagg::cuda {
 
-namespace {
-
-std::vector<std::unique_ptr<Device>> ListOf(std::unique_ptr<Device> device) {
-  std::vector<std::unique_ptr<Device>> devices;
-  devices.push_back(std::move(device));
-  return devices;
-}
-
-}  // namespace
-
 DeviceEngine::DeviceEngine(std::unique_ptr<Device> device, const DeviceEngineOptions& options)
-    : DeviceEngine(ListOf(std::move(device)), options) {}
+    : DeviceEngine({std::make_move_iterator(&device), std::make_move_iterator(&device + 1)}, options) {}
 
 DeviceEngine::DeviceEngine(std::vector<std::unique_ptr<Device>> devices, const DeviceEngineOptions& options)
     : options_(options), cpu_engine_(CreateCpuEngine(options.cpu)), threads_(options.cpu.num_threads) {
@@ -106,28 +97,26 @@ absl::StatusOr<std::unique_ptr<Accumulator>> DeviceEngine::CreateAccumulator(con
 
 std::shared_ptr<ResultColumns> DeviceEngine::NewColumns(WaitForReaders wait) {
   return {new ResultColumns, [this, wait](ResultColumns* columns) {
-            GiveBack(columns, wait);
+            GiveBack(*columns, wait);
             delete columns;
           }};
 }
 
-void DeviceEngine::GiveBack(ResultColumns* columns, WaitForReaders wait) {
-  ResultColumns none;
-  if (columns == nullptr) columns = &none;
+void DeviceEngine::GiveBack(ResultColumns& columns, WaitForReaders wait) {
   absl::Status status;
   Seat& seat = *seats_.front();
   {
     const std::lock_guard<std::mutex> lock(seat.mutex);
-    const bool is_empty = columns->d_keys.get() == nullptr && columns->d_values.get() == nullptr &&
-                          columns->d_counts.get() == nullptr && columns->d_weights.get() == nullptr;
+    const bool is_empty = columns.d_keys.get() == nullptr && columns.d_values.get() == nullptr &&
+                          columns.d_counts.get() == nullptr && columns.d_weights.get() == nullptr;
     if (is_empty && !seat.may_read) return;
     const Operation work = [&](Session& session, int) {
       absl::Status waited = wait(session.device());
-      *columns = {};
+      columns = {};
       return waited;
     };
     status = RunOnce(seat, work, /*shrink=*/0);
-    *columns = {};  // if the device could not be entered
+    columns = {};  // if the device could not be entered
     seat.may_read = false;
   }
   Distrust(seat, status);
@@ -245,7 +234,8 @@ absl::Status DeviceEngine::Import(absl::Span<DeviceUpdate> updates, std::vector<
     columns.values = spec.aggregation.op == Op::kUnion ? nullptr : update.values;
     // Awaits what reads the values before it lets go of them, since their owner may write to them at once.
     columns.owner = {keys.get(), [this, keys, await_reads, owner = std::move(update.owner)](const void*) {
-                       GiveBack(nullptr, await_reads);
+                       ResultColumns none;
+                       GiveBack(none, await_reads);
                      }};
     imported.push_back(ValidatedUpdate::OnDevice(std::move(columns), WeightInUse(spec, update.weight),
                                                  found.updates[i].sorted(), found.updates[i].unique()));

@@ -144,7 +144,7 @@ class DeviceEngine : public Engine {
     // Guarded by `mutex`, but ordinal(), StreamHandle() and IsPinned(); so is `session`.
     std::unique_ptr<Device> device;
     std::string description;  // immutable
-    std::mutex sending;       // held while SendAhead sends an update; before `mutex`
+    std::mutex sending;       // held while Preload sends an update; before `mutex`
     std::mutex mutex;         // before DeviceEngine::mutex_
     std::unique_ptr<Session> session;
     bool may_read = false;  // work under way may read callers' arrays: an operation ran since GiveBack waited
@@ -152,9 +152,8 @@ class DeviceEngine : public Engine {
     std::atomic<uint64_t> num_done = 0;
   };
 
-  // Frees columns as NewColumns says. Without any (null: there are none) only waits, unless nothing has run since the
-  // last wait.
-  void GiveBack(ResultColumns* columns, WaitForReaders wait);
+  // Frees columns as NewColumns says. Without any only waits, unless nothing has run since the last wait.
+  void GiveBack(ResultColumns& columns, WaitForReaders wait);
   // Checks what the first device can know of updates before it reads their arrays, and makes it wait for their streams,
   // once for each. Returns: the number of updates before the first one that is refused, and its error. (A device that
   // has failed checks no arrays; the next operation meets it.)

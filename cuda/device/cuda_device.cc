@@ -26,14 +26,6 @@ void IgnoreError(cudaError_t error) {
   if (error != cudaSuccess) cudaGetLastError();
 }
 
-namespace {
-
-cudaError_t SortKeys(SortCall& call, int& output, cudaStream_t stream) {
-  return call.key_bytes == 4 ? SortKeys32(call, output, stream) : SortKeys64(call, output, stream);
-}
-
-}  // namespace
-
 absl::StatusOr<int> CudaDevice::Count() {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) == cudaSuccess) {
@@ -240,7 +232,8 @@ absl::Status CudaDevice::Await(cudaError_t (*query)(void*), void* handle, const 
 
 absl::StatusOr<int> CudaDevice::Sort(SortCall& call) {
   int output = 0;
-  CUDA_RETURN_IF_ERROR(SortKeys(call, output, StreamOf(Lane::kCompute)));
+  const auto sort = call.key_bytes == sizeof(uint32_t) ? SortKeys32 : SortKeys64;
+  CUDA_RETURN_IF_ERROR(sort(call, output, StreamOf(Lane::kCompute)));
   return output;
 }
 

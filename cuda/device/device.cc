@@ -65,7 +65,6 @@ absl::StatusOr<DeviceBuffer> DeviceMemory::Allocate(size_t bytes, Lane lane) {
   buffer.allocated_bytes_ = buffer.bytes_ = bytes;
   buffer.lane_ = lane;
   used_bytes_ += bytes;
-  peak_bytes_ = std::max(peak_bytes_, used_bytes_);
   return buffer;
 }
 

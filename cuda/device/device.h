@@ -118,7 +118,6 @@ class DeviceMemory {
 
   size_t budget_bytes() const { return budget_bytes_; }
   size_t used_bytes() const { return used_bytes_; }
-  size_t peak_bytes() const { return peak_bytes_; }
 
  private:
   friend class DeviceBuffer;
@@ -126,7 +125,6 @@ class DeviceMemory {
   Device& device_;
   const size_t budget_bytes_;
   size_t used_bytes_ = 0;
-  size_t peak_bytes_ = 0;
 };
 
 // Owns device memory; frees it in the order of its lane, after the work requested before. Does not synchronise. Must

@@ -24,11 +24,13 @@ constexpr size_t kSourcesPerTask = 64;  // whose positions one thread looks for
 
 SlabPlan::SlabPlan(const std::vector<const ValidatedUpdate*>& updates, const UnfinishedRows* base, uint32_t key_bytes)
     : updates_(updates), base_(base), key_bytes_(key_bytes) {
-  for (size_t source = 0; source <= updates_.size(); ++source) {
-    const uint64_t count = NumEntries(source);
-    end_.push_back(count);
-    if (source < updates_.size()) num_tuples_ += count;
-    if (count > 0) largest_key_ = std::max(largest_key_, KeyAt(source, count - 1));
+  for (const ValidatedUpdate* update : updates_) {
+    end_.push_back(update->num_keys());
+    num_tuples_ += update->num_keys();
+  }
+  end_.push_back(base_ == nullptr ? 0 : base_->num_rows);
+  for (size_t source = 0; source < end_.size(); ++source) {
+    if (end_[source] > 0) largest_key_ = std::max(largest_key_, KeyAt(source, end_[source] - 1));
   }
 }
 
@@ -40,11 +42,6 @@ std::optional<SlabPlan> SlabPlan::Make(HostThreads& threads, const TensorShape& 
   for (const uint64_t key : plan.ChooseKeys(num_slabs, halves_last)) plan.cuts_.push_back(plan.CutAt(threads, key));
   if (!plan.CutOversized(threads, max_entries) || plan.num_slabs() < 2) return std::nullopt;
   return plan;
-}
-
-uint64_t SlabPlan::NumEntries(size_t source) const {
-  if (source < updates_.size()) return updates_[source]->num_keys();
-  return base_ == nullptr ? 0 : base_->num_rows;
 }
 
 uint64_t SlabPlan::KeyAt(size_t source, uint64_t index) const {
@@ -78,9 +75,8 @@ std::vector<uint64_t> SlabPlan::ChooseKeys(uint64_t num_parts, bool halves_last)
   std::vector<uint64_t> samples;
   uint64_t next = step / 2;  // of the tuples of the present update and those after it
   for (size_t source = 0; source < updates_.size(); ++source) {
-    const uint64_t count = NumEntries(source);
-    for (; next < count; next += step) samples.push_back(KeyAt(source, next));
-    next -= count;
+    for (; next < end_[source]; next += step) samples.push_back(KeyAt(source, next));
+    next -= end_[source];
   }
   std::sort(samples.begin(), samples.end());
   std::vector<uint64_t> keys = {0};

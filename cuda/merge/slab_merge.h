@@ -27,7 +27,7 @@ class SlabPlan {
  public:
   // Cuts all tuples into about `num_slabs` slabs of about the same size, with at most `max_entries` tuples and rows in
   // each. `halves_last`: the last slabs are halved, and the very last one once more, since nothing overlaps with the
-  // last copy out. Requires: the keys of all updates and of `base` (null: none) strictly ascend.
+  // last copy out. Requires: there are tuples; the keys of all updates and of `base` (null: none) strictly ascend.
   // Returns: no plan if it would have one slab, or if a single key has more entries than a slab may have.
   static std::optional<SlabPlan> Make(HostThreads& threads, const TensorShape& shape, const UnfinishedRows* base,
                                       const std::vector<const ValidatedUpdate*>& updates, uint64_t num_slabs,
@@ -49,7 +49,6 @@ class SlabPlan {
 
   SlabPlan(const std::vector<const ValidatedUpdate*>& updates, const UnfinishedRows* base, uint32_t key_bytes);
 
-  uint64_t NumEntries(size_t source) const;
   uint64_t KeyAt(size_t source, uint64_t index) const;
   Cut CutAt(HostThreads& threads, uint64_t key) const;
   const std::vector<uint64_t>& EndOf(size_t slab) const;
