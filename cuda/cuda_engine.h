@@ -24,9 +24,12 @@ enum class DeviceWork : uint8_t {
   kLarge,  // those for which the CPU engine would take longer (cuda/tuning.h)
 };
 
-// Which CUDA devices of this process the engine uses. CUDA_VISIBLE_DEVICES may hide devices; a MIG instance is a
-// device, and a process sees one.
-struct DeviceChoice {
+struct CudaEngineOptions {
+  CpuEngineOptions cpu;  // of the CPU engine, which runs what the device cannot or should not run
+  FallbackReport on_fallback;
+  DeviceWork work = DeviceWork::kAll;
+  // CUDA devices of this process. CUDA_VISIBLE_DEVICES may hide devices; a MIG instance is a device, and a process sees
+  // one.
   int num_devices = 1;                        // the first ones; 0: all
   uint64_t memory_bytes = 0;                  // at most, on each device; 0: nine tenths of what is free there
   uint64_t pinned_bytes = uint64_t{1} << 30;  // of host memory for the results of each device, in use and kept, at most
@@ -39,14 +42,9 @@ bool HasCudaEngine();
 // somebody probably wants that.
 inline bool HasNvidiaDriver() { return !DriverRelease().empty(); }
 
-// Creates the engine. `cpu` configures the CPU engine, which runs what the device cannot or should not run. Callable
-// without a driver.
-// Errors: UNAVAILABLE, with the reason: this build has no CUDA engine, or this machine has no usable GPU, or fewer than
-// were asked for.
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu = {},
-                                                         FallbackReport on_fallback = {},
-                                                         DeviceWork work = DeviceWork::kAll,
-                                                         const DeviceChoice& choice = {});
+// Creates the engine. Callable without a driver. Errors: UNAVAILABLE, with the reason: this build has no CUDA engine,
+// or this machine has no usable GPU, or fewer than were asked for.
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CudaEngineOptions& options = {});
 
 // Opens the GPU with this number and runs a small kernel and CUB's algorithms on it; also for tests and benchmarks that
 // build an engine with other options. Errors: as above; also: no code in this build for that GPU.

@@ -6,8 +6,7 @@ namespace sparseagg::cuda {
 
 bool HasCudaEngine() { return false; }
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&, FallbackReport, DeviceWork,
-                                                         const DeviceChoice&) {
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CudaEngineOptions&) {
   return absl::UnavailableError("this build has no CUDA engine");
 }
 

@@ -196,7 +196,7 @@ struct DeviceState {
 };
 
 // A way to merge updates on this machine. Owned by the program (the server's main); must outlive its accumulators. A
-// new function here or in Accumulator needs one in cuda/plugin/guarded_engine.cc, which calls it.
+// new function here or in Accumulator needs one in cuda/plugin/plugin.cc, which calls it.
 //
 //   const std::unique_ptr<Engine> engine = CreateCpuEngine({.num_threads = 8});
 //   RETURN_IF_ERROR(engine->Probe());

@@ -68,19 +68,21 @@ absl::Status SignalWithoutOwners(const std::string& path, int signal) {
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> UsableCudaEngine(const Options& options, cuda::DeviceWork work) {
-  const auto report = [](const absl::Status& reason) {
+  cuda::CudaEngineOptions gpus;
+  gpus.cpu = {options.num_threads};
+  gpus.on_fallback = [](const absl::Status& reason) {
     Log(LogLevel::kWarning, "gpu_fallback", {{"reason", reason.ToString()}});
   };
-  const CpuEngineOptions cpu = {options.num_threads};
-  cuda::DeviceChoice gpus = {options.gpu_devices, options.gpu_memory_bytes};
+  gpus.work = work;
+  gpus.num_devices = options.gpu_devices;
+  gpus.memory_bytes = options.gpu_memory_bytes;
   // With what is kept of freed memory (KeepFreedMemory), no more than the process's share.
   if (const uint64_t share = DivideMemory(options.server.limits).process; share != 0) {
     gpus.pinned_bytes = std::min(gpus.pinned_bytes, share / 4);
   }
-  absl::StatusOr<std::unique_ptr<Engine>> engine =
-      options.cuda_plugin.empty() && cuda::HasCudaEngine()
-          ? cuda::CreateCudaEngine(cpu, report, work, gpus)
-          : cuda::LoadCudaEngine(options.cuda_plugin, cpu, report, work, gpus);
+  absl::StatusOr<std::unique_ptr<Engine>> engine = options.cuda_plugin.empty() && cuda::HasCudaEngine()
+                                                       ? cuda::CreateCudaEngine(gpus)
+                                                       : cuda::LoadCudaEngine(options.cuda_plugin, gpus);
   if (!engine.ok()) return engine;
   if (absl::Status probe = (*engine)->Probe(); !probe.ok()) return probe;
   return engine;

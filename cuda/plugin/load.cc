@@ -53,22 +53,19 @@ std::vector<std::string> CudaPluginPaths() {
   return paths;
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> LoadCudaEngine(const std::string& path, const CpuEngineOptions& cpu,
-                                                       FallbackReport on_fallback, DeviceWork work,
-                                                       const DeviceChoice& choice) {
+absl::StatusOr<std::unique_ptr<Engine>> LoadCudaEngine(const std::string& path, CudaEngineOptions options) {
   ASSIGN_OR_RETURN(const std::string found, FindPlugin(path));
   ASSIGN_OR_RETURN(const PluginEntry entry, OpenPlugin(found));
   // The library must not see an exception of `on_fallback`. A report that throws is dropped.
-  FallbackReport report;
-  if (on_fallback) {
-    report = [callback = std::move(on_fallback)](const absl::Status& reason) {
+  if (options.on_fallback) {
+    options.on_fallback = [callback = std::move(options.on_fallback)](const absl::Status& reason) {
       static_cast<void>(sparseagg::ToStatus([&] {
         callback(reason);
         return absl::OkStatus();
       }));
     };
   }
-  const PluginRequest request{cpu, std::move(report), work, choice, internal::ColumnStore(), cpu::CurrentSimdTarget()};
+  const PluginRequest request{std::move(options), internal::ColumnStore(), cpu::CurrentSimdTarget()};
   PluginAnswer answer;
   if (const char* identity = entry(kPluginIdentity, &request, &answer); std::strcmp(identity, kPluginIdentity) != 0) {
     return absl::UnavailableError(absl::StrCat("the CUDA plug-in ", found, " belongs to sparseagg ", identity,

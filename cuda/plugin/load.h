@@ -22,10 +22,7 @@ std::vector<std::string> CudaPluginPaths();
 // Errors: UNAVAILABLE: there is no such file, or it cannot be loaded or is no plug-in, or it belongs to another build;
 // or, in the words of CreateCudaEngine, this machine has no usable GPU.
 // Thread-safe.
-absl::StatusOr<std::unique_ptr<Engine>> LoadCudaEngine(const std::string& path, const CpuEngineOptions& cpu = {},
-                                                       FallbackReport on_fallback = {},
-                                                       DeviceWork work = DeviceWork::kAll,
-                                                       const DeviceChoice& choice = {});
+absl::StatusOr<std::unique_ptr<Engine>> LoadCudaEngine(const std::string& path, CudaEngineOptions options = {});
 
 }  // namespace sparseagg::cuda
 

@@ -24,10 +24,7 @@ namespace sparseagg::cuda {
 
 // The arguments of CreateCudaEngine, and what the library takes over from the program.
 struct PluginRequest {
-  CpuEngineOptions cpu;
-  FallbackReport on_fallback;  // throws nothing
-  DeviceWork work = DeviceWork::kAll;
-  DeviceChoice choice;
+  CudaEngineOptions options;     // whose on_fallback throws nothing
   void* column_store = nullptr;  // internal::ColumnStore()
   std::string simd_target;       // cpu::CurrentSimdTarget()
 };

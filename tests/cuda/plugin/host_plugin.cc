@@ -11,16 +11,15 @@ namespace sparseagg::cuda {
 
 constexpr int kNumDevices = 3;  // of a machine with such devices
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions& cpu, FallbackReport on_fallback,
-                                                         DeviceWork work, const DeviceChoice& choice) {
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CudaEngineOptions& asked) {
   DeviceEngineOptions options;
-  options.cpu = cpu;
-  if (work == DeviceWork::kLarge) options.tuning.min_merge_values = Tuning::kMinLargeMergeValues;
-  options.on_fallback = std::move(on_fallback);
-  if (choice.num_devices > kNumDevices) return absl::UnavailableError("no usable GPU: there are not so many");
-  options.memory_budget_bytes = choice.memory_bytes;
+  options.cpu = asked.cpu;
+  if (asked.work == DeviceWork::kLarge) options.tuning.min_merge_values = Tuning::kMinLargeMergeValues;
+  options.on_fallback = asked.on_fallback;
+  if (asked.num_devices > kNumDevices) return absl::UnavailableError("no usable GPU: there are not so many");
+  options.memory_budget_bytes = asked.memory_bytes;
   std::vector<std::unique_ptr<Device>> devices;
-  for (int i = 0; i < (choice.num_devices == 0 ? kNumDevices : choice.num_devices); ++i) {
+  for (int i = 0; i < (asked.num_devices == 0 ? kNumDevices : asked.num_devices); ++i) {
     devices.push_back(std::make_unique<HostDevice>(HostDeviceOptions{.ordinal = i}));
   }
   return std::make_unique<DeviceEngine>(std::move(devices), options);

@@ -4,8 +4,7 @@
 
 namespace sparseagg::cuda {
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CpuEngineOptions&, FallbackReport, DeviceWork,
-                                                         const DeviceChoice&) {
+absl::StatusOr<std::unique_ptr<Engine>> CreateCudaEngine(const CudaEngineOptions&) {
   return CheckDriver(REFUSED_DRIVER, 13000, "550.54.15");
 }
 
