@@ -21,7 +21,7 @@ struct FoldedRows {
   uint32_t columns = 1;
   uint32_t key_bytes = 4;
   FoldKind fold = FoldKind::kSumFloat;
-  Number type = Number::kFloat32;  // of the result
+  DType type = DType::kFloat32;  // of the result
   Divisor divisor = Divisor::kNone;
   WeightKind weights = WeightKind::kCounts;
   double total_weight = 0.0;
@@ -57,7 +57,7 @@ struct FoldedRows {
         uint64_t bits[kCount];
         ForColumns<kCount>([&](uint32_t c) { bits[c] = RoundTo(type, Divide(ValueOf(sums.values[c]), by)); });
         if constexpr (kCount == 4) {  // 16 bytes at once
-          if (type == Number::kFloat32) {
+          if (type == DType::kFloat32) {
             static_cast<Pack<uint64_t, 2>*>(accs.d_accs)[pack] = {bits[0] | bits[1] << 32, bits[2] | bits[3] << 32};
             return;
           }
@@ -79,7 +79,7 @@ struct FoldedRows {
     switch (fold) {
       case FoldKind::kSumModular:
         bits = static_cast<const uint64_t*>(accs.d_accs)[i];
-        if (type == Number::kUInt32) bits &= 0xffffffffu;
+        if (type == DType::kUInt32) bits &= 0xffffffffu;
         return true;
       case FoldKind::kSumInteger: {
         const __int128 sum = static_cast<const __int128*>(accs.d_accs)[i];
@@ -103,9 +103,9 @@ struct FoldedRows {
 
   SPARSEAGG_HD bool RoundInteger(uint64_t row, int64_t sum, uint64_t& bits) const {
     if (divisor == Divisor::kNone) {
-      if (type == Number::kFloat32) {
+      if (type == DType::kFloat32) {
         bits = BitsAs<uint32_t>(static_cast<float>(sum));  // by way of float64 there would be two roundings
-      } else if (type == Number::kFloat64) {
+      } else if (type == DType::kFloat64) {
         bits = BitsAs<uint64_t>(static_cast<double>(sum));
       } else {
         bits = static_cast<uint64_t>(sum);
@@ -113,7 +113,7 @@ struct FoldedRows {
       return true;
     }
     const double mean = Divide(static_cast<double>(sum), DivisorOf(row));
-    if (type == Number::kFloat32 || type == Number::kFloat64) {
+    if (type == DType::kFloat32 || type == DType::kFloat64) {
       bits = RoundTo(type, mean);
       return true;
     }
@@ -209,7 +209,7 @@ struct WriteResult {
 struct FillValues {
   void* d_values = nullptr;
   uint64_t count = 0;
-  Number type = Number::kFloat32;
+  DType type = DType::kFloat32;
   uint64_t bits = 0;
 
   uint64_t size() const { return count; }

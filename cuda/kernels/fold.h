@@ -37,11 +37,9 @@ enum class FoldKind : uint8_t {
 
 struct FloatValue {
   using Value = double;
-  SPARSEAGG_HD static constexpr Number TypeOf(uint32_t bytes) {
-    return bytes == 8 ? Number::kFloat64 : Number::kFloat32;
-  }
+  SPARSEAGG_HD static constexpr DType TypeOf(uint32_t bytes) { return bytes == 8 ? DType::kFloat64 : DType::kFloat32; }
   SPARSEAGG_HD static Value Zero() { return 0.0; }
-  SPARSEAGG_HD static Value Of(Number type, uint64_t bits) { return FloatOf(type, bits); }
+  SPARSEAGG_HD static Value Of(DType type, uint64_t bits) { return FloatOf(type, bits); }
   SPARSEAGG_HD static Value Plus(Value a, Value b) { return AddRn(a, b); }
   SPARSEAGG_HD static double Weighted(Value value, const Source& source) {
     return MulRn(source.weight, MulRn(source.factor, value));
@@ -51,9 +49,9 @@ struct FloatValue {
 // Intermediate sums may wrap. A source's total at one key fits int64, which was checked when the update was prepared.
 struct IntegerValue {
   using Value = int64_t;
-  SPARSEAGG_HD static constexpr Number TypeOf(uint32_t bytes) { return bytes == 8 ? Number::kInt64 : Number::kInt32; }
+  SPARSEAGG_HD static constexpr DType TypeOf(uint32_t bytes) { return bytes == 8 ? DType::kInt64 : DType::kInt32; }
   SPARSEAGG_HD static Value Zero() { return 0; }
-  SPARSEAGG_HD static Value Of(Number type, uint64_t bits) { return IntegerOf(type, bits); }
+  SPARSEAGG_HD static Value Of(DType type, uint64_t bits) { return IntegerOf(type, bits); }
   SPARSEAGG_HD static Value Plus(Value a, Value b) {
     return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   }
@@ -90,9 +88,9 @@ struct SumModular {
   using Acc = uint64_t;
   static constexpr FoldKind kKind = FoldKind::kSumModular;
   static constexpr bool kInOrder = false;
-  SPARSEAGG_HD static constexpr Number TypeOf(uint32_t bytes) { return bytes == 8 ? Number::kUInt64 : Number::kUInt32; }
+  SPARSEAGG_HD static constexpr DType TypeOf(uint32_t bytes) { return bytes == 8 ? DType::kUInt64 : DType::kUInt32; }
   SPARSEAGG_HD static Value Zero() { return 0; }
-  SPARSEAGG_HD static Value Of(Number, uint64_t bits) { return bits; }
+  SPARSEAGG_HD static Value Of(DType, uint64_t bits) { return bits; }
   SPARSEAGG_HD static Value Plus(Value a, Value b) { return a + b; }
   SPARSEAGG_HD static Acc Start() { return 0; }
   SPARSEAGG_HD static Value Term(Value value, const Source&) { return value; }

@@ -146,7 +146,7 @@ struct FoldListedSegments {
       const uint32_t column = part.column + i % part.columns;
       const uint32_t position = own.positions[j];
       if (position < args.segments.num_base) {
-        own.bits[j] = LoadBits(args.base.d_accs, Number::kFloat64, uint64_t{position} * args.columns + column);
+        own.bits[j] = LoadBits(args.base.d_accs, DType::kFloat64, uint64_t{position} * args.columns + column);
       } else if (!kOfSources) {
         own.bits[j] =
             LoadBits(args.d_values, args.type, uint64_t{position - args.segments.num_base} * args.columns + column);

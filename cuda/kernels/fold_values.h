@@ -21,7 +21,7 @@ struct FoldValues {
   uint32_t columns = 1;
   Accs base;                       // of the base rows, × columns
   const void* d_values = nullptr;  // of the tuples, × columns of `type`; null for a fold of sources, of one column
-  Number type = Number::kFloat32;
+  DType type = DType::kFloat32;
   Sources sources;
   bool unique = false;   // no source has a key twice
   bool uniform = false;  // weights are all 1 or do not matter; if `unique` too, sources need not be looked up

@@ -23,7 +23,7 @@ inline constexpr uint32_t kBadForm = 16;  // no array was read: the host has fou
 // The keys of an update, or its values.
 struct ImportTask {
   const void* d_from = nullptr;
-  Number type = Number::kInt64;  // of d_from: an integer type of keys, or a float type of values
+  DType type = DType::kInt64;  // of d_from: an integer type of keys, or a float type of values
   uint64_t count = 0;
   uint64_t first_part = 0;  // parts of the tasks before this one; a part is what one block reads
   uint32_t update = 0;      // index of the update
@@ -79,13 +79,13 @@ struct ImportUpdates {
     const uint64_t left = task.count - first;
     const uint64_t end = first + (left < ImportTask::kPartEntries ? left : ImportTask::kPartEntries);
     switch (task.type) {
-      case Number::kInt32:
+      case DType::kInt32:
         return ReadKeys<int32_t>(task, first + thread, end);
-      case Number::kUInt32:
+      case DType::kUInt32:
         return ReadKeys<uint32_t>(task, first + thread, end);
-      case Number::kInt64:
+      case DType::kInt64:
         return ReadKeys<int64_t>(task, first + thread, end);
-      case Number::kUInt64:
+      case DType::kUInt64:
         return ReadKeys<uint64_t>(task, first + thread, end);
       default:
         break;

@@ -8,20 +8,19 @@
 
 #include "host/base/half.h"
 #include "host/base/host_device.h"
+#include "host/spec/dtype.h"
 
 namespace sparseagg::cuda {
 
-// Element types as stored.
-enum class Number : uint8_t { kFloat32, kFloat16, kBFloat16, kFloat64, kInt32, kInt64, kUInt32, kUInt64 };
-
-SPARSEAGG_HD constexpr uint32_t BytesOf(Number type) {
+// SizeOf, on a device too.
+SPARSEAGG_HD constexpr uint32_t BytesOf(DType type) {
   switch (type) {
-    case Number::kFloat16:
-    case Number::kBFloat16:
+    case DType::kFloat16:
+    case DType::kBFloat16:
       return 2;
-    case Number::kFloat32:
-    case Number::kInt32:
-    case Number::kUInt32:
+    case DType::kFloat32:
+    case DType::kInt32:
+    case DType::kUInt32:
       return 4;
     default:
       return 8;
@@ -48,14 +47,14 @@ SPARSEAGG_HD inline double DivRn(double a, double b) { return a / b; }
 SPARSEAGG_HD inline bool IsNan(double value) { return value != value; }
 
 // Returns: the bits of `value`, rounded once to float type `type`. −0 becomes +0, and every NaN one bit pattern.
-SPARSEAGG_HD inline uint64_t RoundTo(Number type, double value) {
+SPARSEAGG_HD inline uint64_t RoundTo(DType type, double value) {
   switch (type) {
-    case Number::kFloat16:
-    case Number::kBFloat16: {
-      const uint16_t rounded = type == Number::kFloat16 ? RoundToFloat16(value) : RoundToBFloat16(value);
+    case DType::kFloat16:
+    case DType::kBFloat16: {
+      const uint16_t rounded = type == DType::kFloat16 ? RoundToFloat16(value) : RoundToBFloat16(value);
       return rounded == 0x8000 ? 0 : rounded;
     }
-    case Number::kFloat32: {
+    case DType::kFloat32: {
       if (IsNan(value)) return 0x7fc00000u;
       const float rounded = static_cast<float>(value);
       return rounded == 0.0f ? 0u : BitsAs<uint32_t>(rounded);
@@ -83,7 +82,7 @@ SPARSEAGG_HD inline Cell CellOf(uint64_t i, uint32_t columns) {
 
 // Returns: the bits of element `index`. FloatOf and IntegerOf convert the bits, exactly. Two steps, so that a thread
 // can load several elements before it converts one.
-SPARSEAGG_HD inline uint64_t LoadBits(const void* values, Number type, uint64_t index) {
+SPARSEAGG_HD inline uint64_t LoadBits(const void* values, DType type, uint64_t index) {
   switch (BytesOf(type)) {
     case 2:
       return static_cast<const uint16_t*>(values)[index];
@@ -94,21 +93,21 @@ SPARSEAGG_HD inline uint64_t LoadBits(const void* values, Number type, uint64_t 
   }
 }
 
-SPARSEAGG_HD inline double FloatOf(Number type, uint64_t bits) {
+SPARSEAGG_HD inline double FloatOf(DType type, uint64_t bits) {
   switch (type) {
-    case Number::kFloat16:
+    case DType::kFloat16:
       return WidenFloat16(static_cast<uint16_t>(bits));
-    case Number::kBFloat16:
+    case DType::kBFloat16:
       return WidenBFloat16(static_cast<uint16_t>(bits));
-    case Number::kFloat64:
+    case DType::kFloat64:
       return BitsAs<double>(bits);
     default:
       return static_cast<double>(BitsAs<float>(static_cast<uint32_t>(bits)));
   }
 }
 
-SPARSEAGG_HD inline int64_t IntegerOf(Number type, uint64_t bits) {
-  return type == Number::kInt32 ? int64_t{static_cast<int32_t>(bits)} : static_cast<int64_t>(bits);
+SPARSEAGG_HD inline int64_t IntegerOf(DType type, uint64_t bits) {
+  return type == DType::kInt32 ? int64_t{static_cast<int32_t>(bits)} : static_cast<int64_t>(bits);
 }
 
 // kCount neighbouring elements of an array of rows, which a thread loads and stores at once, 16 bytes at a time.
@@ -133,7 +132,7 @@ SPARSEAGG_HD uint64_t BitsIn(const Pack<uint64_t, 2>& pack, uint32_t index) {
 }
 
 // Writes the low bytes of `bits` as element `index`.
-SPARSEAGG_HD inline void StoreBits(void* values, Number type, uint64_t index, uint64_t bits) {
+SPARSEAGG_HD inline void StoreBits(void* values, DType type, uint64_t index, uint64_t bits) {
   switch (BytesOf(type)) {
     case 2:
       static_cast<uint16_t*>(values)[index] = static_cast<uint16_t>(bits);

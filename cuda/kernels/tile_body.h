@@ -395,7 +395,7 @@ struct TileBody {
       runs[j] = heads.first_run + CountBits(heads.bits & up_to_this);
       const uint32_t tuple = shared.run_starts[runs[j]] + i;
       keys[j] = args.keys.d_keys[tuple];
-      if (has_values()) bits[j] = LoadBits(args.d_values, kPlain ? Number::kFloat32 : args.type, tuple);
+      if (has_values()) bits[j] = LoadBits(args.d_values, kPlain ? DType::kFloat32 : args.type, tuple);
     }
     SPARSEAGG_UNROLL
     for (uint32_t j = 0; j < kLoads; ++j) {
@@ -478,7 +478,7 @@ struct TileBody {
 template <typename Fold, typename Run>
 auto RunTiles(const FoldTiles& args, Run&& run) {
   if constexpr (Fold::kKind == FoldKind::kSumFloat) {
-    if (args.has_values && args.uniform && args.type == Number::kFloat32) return run(TileBody<Fold, true>{args});
+    if (args.has_values && args.uniform && args.type == DType::kFloat32) return run(TileBody<Fold, true>{args});
   }
   return run(TileBody<Fold, false>{args});
 }

@@ -223,7 +223,7 @@ struct FoldTiles {
   bool has_values = true;  // false for UNION
   TileKeys keys;
   const void* d_values = nullptr;
-  Number type = Number::kFloat32;
+  DType type = DType::kFloat32;
   const Source* d_sources = nullptr;
   bool uniform = false;  // weights and factors are all 1
   Accs base;             // of the base rows

@@ -24,7 +24,7 @@ Divisor DivisorOf(Op op) {
 uint64_t FillBits(const TensorSpec& spec) {
   const DType dtype = ResultDType(spec);
   const double fill = spec.aggregation.fill;
-  if (IsFloat(dtype)) return RoundTo(ToNumber(dtype), fill);
+  if (IsFloat(dtype)) return RoundTo(dtype, fill);
   return IsModular(dtype) ? static_cast<uint64_t>(fill) : static_cast<uint64_t>(static_cast<int64_t>(fill));
 }
 
@@ -222,7 +222,7 @@ class Finisher {
       return session_.Allocate(SaturatingMultiply(num_rows, row_bytes));
     };
     ResultColumns columns;
-    ASSIGN_OR_RETURN(columns.d_values, allocate(uint64_t{shape_.columns} * BytesOf(rows_.type)));
+    ASSIGN_OR_RETURN(columns.d_values, allocate(uint64_t{shape_.columns} * SizeOf(rows_.type)));
     if (ReturnsCounts(spec_)) {
       ASSIGN_OR_RETURN(columns.d_counts, allocate(sizeof(uint32_t)));
     }
@@ -281,7 +281,7 @@ FoldedRows RoundingOf(const TensorSpec& spec, const TensorShape& shape, double t
   rounding.columns = shape.columns;
   rounding.key_bytes = shape.key_bytes;
   rounding.fold = shape.fold;
-  rounding.type = ToNumber(ResultDType(spec));
+  rounding.type = ResultDType(spec);
   rounding.divisor = DivisorOf(spec.aggregation.op);
   rounding.weights = shape.key_weights;
   rounding.total_weight = total_weight;

@@ -21,16 +21,16 @@ size_t KeyRoom(const ImportTask& task) {
   return (task.count * task.key_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-Number KeyTypeOf(const InputKeys& keys) {
+DType KeyTypeOf(const InputKeys& keys) {
   return std::visit(
       [](const auto& span) {
         using Keys = std::decay_t<decltype(span)>;
         if constexpr (!std::is_same_v<Keys, KeyRun>) {
           using Key = typename Keys::value_type;
-          if (sizeof(Key) == sizeof(uint32_t)) return std::is_signed_v<Key> ? Number::kInt32 : Number::kUInt32;
-          if (std::is_signed_v<Key>) return Number::kInt64;
+          if (sizeof(Key) == sizeof(uint32_t)) return std::is_signed_v<Key> ? DType::kInt32 : DType::kUInt32;
+          if (std::is_signed_v<Key>) return DType::kInt64;
         }
-        return Number::kUInt64;
+        return DType::kUInt64;
       },
       keys);
 }
@@ -73,7 +73,7 @@ absl::StatusOr<ImportedUpdates> ImportColumns(Session& session, absl::Span<const
       add({d_keys, KeyTypeOf(keys), NumKeys(keys), 0, i, static_cast<uint32_t>(KeyBytes(*spec)), max_key});
     }
     const bool takes_all = !IsFloat(spec->dtype) || spec->aggregation.on_nonfinite == NonfinitePolicy::kPropagate;
-    if (values != nullptr && !takes_all) add({values, ToNumber(spec->dtype), NumKeys(keys) * spec->row_width, 0, i});
+    if (values != nullptr && !takes_all) add({values, spec->dtype, NumKeys(keys) * spec->row_width, 0, i});
   }
   if (tasks.empty()) return imported;
   ASSIGN_OR_RETURN(imported.d_keys, session.memory().Allocate(key_bytes, Lane::kCopy));

@@ -23,28 +23,6 @@ FoldKind FoldOf(const TensorSpec& spec) {
 
 }  // namespace
 
-Number ToNumber(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return Number::kFloat32;
-    case DType::kFloat16:
-      return Number::kFloat16;
-    case DType::kBFloat16:
-      return Number::kBFloat16;
-    case DType::kFloat64:
-      return Number::kFloat64;
-    case DType::kInt32:
-      return Number::kInt32;
-    case DType::kInt64:
-      return Number::kInt64;
-    case DType::kUInt32:
-      return Number::kUInt32;
-    case DType::kUInt64:
-      return Number::kUInt64;
-  }
-  return Number::kFloat32;
-}
-
 TensorShape::TensorShape(const TensorSpec& spec) {
   const AggregationSpec& a = spec.aggregation;
   num_rows = spec.num_rows;
@@ -52,7 +30,7 @@ TensorShape::TensorShape(const TensorSpec& spec) {
   key_bits = spec.num_rows == 0 ? 64 : std::bit_width(spec.num_rows - 1);
   columns = NumColumns(spec);
   row_bytes = columns * SizeOf(spec.dtype);
-  type = ToNumber(spec.dtype);
+  type = spec.dtype;
   fold = FoldOf(spec);
   weighted = a.weighting != Weighting::kUniform && MultipliesByWeight(a.op) && !spec.modular;
   uniform = !weighted && !spec.clip.has_bound();
@@ -88,7 +66,7 @@ absl::StatusOr<DeviceRows> AllocateRows(Session& session, const TensorShape& sha
   for (const RowColumn column : kRowColumns) {
     if (rounding.rounded && column == RowColumn::kTops) continue;
     const bool is_value = rounding.rounded && column == RowColumn::kAccs;
-    const size_t row_bytes = is_value ? size_t{shape.columns} * BytesOf(rounding.type) : BytesPerRow(shape, column);
+    const size_t row_bytes = is_value ? size_t{shape.columns} * SizeOf(rounding.type) : BytesPerRow(shape, column);
     ASSIGN_OR_RETURN(rows[column], session.Allocate(num_rows * row_bytes));
   }
   return rows;

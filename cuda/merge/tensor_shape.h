@@ -22,8 +22,6 @@
 
 namespace sparseagg::cuda {
 
-Number ToNumber(DType dtype);
-
 // Whether the device merges such a tensor: it leaves order statistics to the CPU engine.
 inline bool IsForDevice(const TensorSpec& spec) { return !IsOrderStatistic(spec.aggregation.op); }
 
@@ -38,7 +36,7 @@ struct TensorShape {
   int key_bits = 32;     // low bits in which keys can differ: the bits to sort
   uint32_t columns = 1;  // accumulators per key; 0 for UNION
   size_t row_bytes = 4;  // of a row of values as sent
-  Number type = Number::kFloat32;
+  DType type = DType::kFloat32;
   FoldKind fold = FoldKind::kSumFloat;
   bool weighted = false;  // terms are multiplied by weights
   bool uniform = true;    // they are not, and values are not multiplied by factors either: the tensor has no bounds

@@ -311,7 +311,7 @@ bool ImportsAreRight(StrictExecutor& executor) {
   std::vector<uint32_t> copy(keys.size());
   std::iota(keys.begin(), keys.end(), 0u);
   keys[200] = keys[199];
-  const cuda::ImportTask task = {keys.data(), cuda::Number::kUInt32, keys.size(), 0, 0, 4, 1000, copy.data()};
+  const cuda::ImportTask task = {keys.data(), DType::kUInt32, keys.size(), 0, 0, 4, 1000, copy.data()};
   bool are_right = true;
   for (int i = 0; i < 10; ++i) {
     uint32_t found = 0;

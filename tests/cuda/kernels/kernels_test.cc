@@ -14,17 +14,15 @@
 namespace sparseagg::testing {
 namespace {
 
-using cuda::Number;
-
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Format {
-  Number type;
+  DType type;
   int mantissa_bits;
   int bias;
   uint32_t infinity;
 };
-constexpr Format kHalves[] = {{Number::kFloat16, 10, 15, 0x7c00}, {Number::kBFloat16, 7, 127, 0x7f80}};
+constexpr Format kHalves[] = {{DType::kFloat16, 10, 15, 0x7c00}, {DType::kBFloat16, 7, 127, 0x7f80}};
 
 TEST(KernelNumbers, EveryPatternOfSixteenBits_WidensToWhatItMeans) {
   for (const auto& [type, mantissa_bits, bias, infinity] : kHalves) {
@@ -74,13 +72,13 @@ TEST(KernelNumbers, ValuesAndTies_RoundToTheNearest) {
 }
 
 TEST(KernelNumbers, Float32AndFloat64_HaveOneNanAndNoMinusZero) {
-  EXPECT_EQ(cuda::RoundTo(Number::kFloat32, -std::nan("1")), 0x7fc00000u);
-  EXPECT_EQ(cuda::RoundTo(Number::kFloat64, -std::nan("1")), 0x7ff8000000000000u);
-  EXPECT_EQ(cuda::RoundTo(Number::kFloat32, -0.0), 0u);
-  EXPECT_EQ(cuda::RoundTo(Number::kFloat32, -1e-60), 0u) << "rounded to −0, which results never hold";
-  EXPECT_EQ(cuda::RoundTo(Number::kFloat64, -0.0), 0u);
-  EXPECT_EQ(cuda::RoundTo(Number::kFloat32, 0x1p-149), 1u) << "denormals are kept";
-  EXPECT_EQ(cuda::RoundTo(Number::kFloat64, -5e-324), 0x8000000000000001u);
+  EXPECT_EQ(cuda::RoundTo(DType::kFloat32, -std::nan("1")), 0x7fc00000u);
+  EXPECT_EQ(cuda::RoundTo(DType::kFloat64, -std::nan("1")), 0x7ff8000000000000u);
+  EXPECT_EQ(cuda::RoundTo(DType::kFloat32, -0.0), 0u);
+  EXPECT_EQ(cuda::RoundTo(DType::kFloat32, -1e-60), 0u) << "rounded to −0, which results never hold";
+  EXPECT_EQ(cuda::RoundTo(DType::kFloat64, -0.0), 0u);
+  EXPECT_EQ(cuda::RoundTo(DType::kFloat32, 0x1p-149), 1u) << "denormals are kept";
+  EXPECT_EQ(cuda::RoundTo(DType::kFloat64, -5e-324), 0x8000000000000001u);
 }
 
 }  // namespace

@@ -20,14 +20,13 @@ namespace sparseagg::testing {
 namespace {
 
 using cuda::HostExecutor;
-using cuda::Number;
 
 // Segments around every boundary: of warps, blocks and the tiles of both, of one entry, of all base rows.
 constexpr uint32_t kLengths[] = {1, 2, 3, 31, 32, 33, 127, 128, 129, 255, 256, 257, 1023, 1024, 1025, 2049};
 
 // A batch in which segments have those lengths. Sources give a key several times unless `unique`.
 struct Batch {
-  Batch(uint64_t seed, uint32_t columns, bool unique, bool uniform, Number type = Number::kFloat32) {
+  Batch(uint64_t seed, uint32_t columns, bool unique, bool uniform, DType type = DType::kFloat32) {
     Rng rng(seed);
     constexpr uint32_t kSources = 2049;
     // The tuples of every segment, by source.
@@ -57,9 +56,9 @@ struct Batch {
       begin.push_back(static_cast<uint32_t>(positions.size()));
       positions.insert(positions.end(), segment.begin(), segment.end());
     }
-    values.resize((uint64_t{tuple} * columns * BytesOf(type) + 7) / 8);
+    values.resize((uint64_t{tuple} * columns * SizeOf(type) + 7) / 8);
     // Floats of any size below 2 in absolute value, and integers of which a few can be added.
-    const bool is_wide = type == Number::kInt64;
+    const bool is_wide = type == DType::kInt64;
     for (uint64_t& value : values) {
       const uint64_t bits = rng.Bits();
       value = is_wide ? static_cast<uint64_t>(static_cast<int64_t>(bits) >> 10) : bits & 0xbfffbfffbfffbfff;
@@ -86,13 +85,13 @@ struct Batch {
 };
 
 template <typename Fold>
-std::vector<Number> NumbersOf() {
-  if (cuda::IsOfSources(Fold::kKind)) return {Number::kFloat32};
+std::vector<DType> TypesOf() {
+  if (cuda::IsOfSources(Fold::kKind)) return {DType::kFloat32};
   if (std::is_same_v<typename Fold::Value, double>) {
-    return {Number::kFloat32, Number::kFloat16, Number::kBFloat16, Number::kFloat64};
+    return {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64};
   }
-  if (std::is_same_v<typename Fold::Value, int64_t>) return {Number::kInt32, Number::kInt64};
-  return {Number::kUInt32, Number::kUInt64};
+  if (std::is_same_v<typename Fold::Value, int64_t>) return {DType::kInt32, DType::kInt64};
+  return {DType::kUInt32, DType::kUInt64};
 }
 
 // One class for all segments.
@@ -124,7 +123,7 @@ struct FoldCase {
   uint32_t columns;
   bool unique;
   bool uniform;
-  Number type;
+  DType type;
 };
 
 // Accumulators in memory.
@@ -235,9 +234,9 @@ template <typename Fold>
 void ExpectRounded(const FoldCase& c, Class one, const std::vector<typename Fold::Acc>& accs) {
   std::vector<double> weights(c.batch.begin.size());
   for (size_t row = 0; row < weights.size(); ++row) weights[row] = 0.5 + static_cast<double>(row);
-  for (const Number type : {Number::kFloat32, Number::kFloat16, Number::kBFloat16, Number::kFloat64}) {
+  for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
     for (const cuda::Divisor divisor : {cuda::Divisor::kNone, cuda::Divisor::kTotal, cuda::Divisor::kKeyWeight}) {
-      std::vector<uint64_t> rounded((accs.size() * BytesOf(type) + 7) / 8, 0x5a5a5a5a5a5a5a5a);
+      std::vector<uint64_t> rounded((accs.size() * SizeOf(type) + 7) / 8, 0x5a5a5a5a5a5a5a5a);
       cuda::FoldedRows rows;
       rows.rounded = true;
       rows.columns = c.columns;
@@ -280,7 +279,7 @@ TYPED_TEST(SegmentFolds, AnyLengthWidthTypeClassAndThreadOrder_BitsOfAFoldFromLe
   const uint64_t seed = TestSeed(12);
   SCOPED_TRACE("SPARSEAGG_TEST_SEED=" + std::to_string(seed));
   for (const uint32_t columns : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 16u, 31u, 32u, 33u, 64u, 65u}) {
-    for (const Number type : NumbersOf<TypeParam>()) {
+    for (const DType type : TypesOf<TypeParam>()) {
       for (int flags = 0; flags < 4; ++flags) {
         const bool unique = (flags & 1) != 0;
         const bool uniform = (flags & 2) != 0;
@@ -310,16 +309,16 @@ uint32_t ColumnsOf(const cuda::FoldShortSegments<Fold, kColumns>&) {
 }
 
 TYPED_TEST(SegmentFolds, RowsOfWholePacks_AThreadLoadsSixteenBytes) {
-  for (const Number type : NumbersOf<TypeParam>()) {
+  for (const DType type : TypesOf<TypeParam>()) {
     for (uint32_t columns = 1; columns <= 64; ++columns) {
       cuda::FoldValues args;
       args.type = type;
       args.columns = columns;
       const uint32_t columns_of_a_thread =
           cuda::RunShortSegments<TypeParam>(args, [](const auto& kernel) { return ColumnsOf(kernel); });
-      const uint32_t row_bytes = columns * BytesOf(type);
+      const uint32_t row_bytes = columns * SizeOf(type);
       const bool has_packs = row_bytes % 16 == 0 && !cuda::IsOfSources(TypeParam::kKind);
-      EXPECT_EQ(columns_of_a_thread, has_packs ? 16 / BytesOf(type) : 1)
+      EXPECT_EQ(columns_of_a_thread, has_packs ? 16 / SizeOf(type) : 1)
           << columns << " of type " << static_cast<int>(type);
     }
   }
