@@ -43,7 +43,7 @@ struct TuplesAhead {
 
   SPARSEAGG_HD void Start(const FoldValues& args, uint32_t i, uint64_t pack) {
     if constexpr (kColumns == 1) {
-      if (!IsOfSources(Fold::kKind)) loads.values[i] = LoadBits(args.d_values, args.type, pack);
+      loads.values[i] = IsOfSources(Fold::kKind) ? 0 : LoadBits(args.d_values, args.type, pack);
     } else {
       loads.Start(i, static_cast<const Pack<uint64_t, 2>*>(args.d_values) + pack);
     }
