@@ -44,24 +44,19 @@ class DevicePrepared : public PreparedUpdate {
 // by an Aggregation. host/engine.h has the contract of every method, its errors and its thread-safety (Prepare: any
 // number of threads; all others: one thread at a time); this class adds only what is said here.
 //
-//   std::unique_ptr<Accumulator> accumulator = *engine.CreateAccumulator(spec);
-//   std::unique_ptr<PreparedUpdate> prepared = *accumulator->Prepare(update);
-//   RETURN_IF_ERROR(accumulator->Add(std::move(prepared)));
-//   Result result = *std::move(*accumulator).Finish(order);
-//
 // Data: between operations all data is in host memory: the updates as they were sent, and the rows of earlier merges.
-// The exception are updates of Engine::Import, which stay in device memory, where the caller keeps them.
-// Copies of large updates go to the device when they arrive, and those of merged rows stay there, as far as there is
-// room. An operation copies the rest of its input to the device, and its output back. All updates are kept until
-// FoldPending or Finish.
+// The exception are updates of Engine::Import, which stay in device memory, where the caller keeps them. Copies of
+// large updates go to the device when they arrive, and those of merged rows stay there, as far as there is room. An
+// operation copies the rest of its input to the device, and its output back. All updates are kept until FoldPending or
+// Finish.
 //
 // Failure of the device changes no bit of the result and loses no data, because none is only on the device. (Updates of
 // Engine::Import are: where they cannot be copied from a device that failed, the operation fails, UNAVAILABLE.) It is
 // no error for the caller. The accumulator hands its updates and merged rows to an accumulator of the CPU engine
-// (cpu_), which gets all calls from then on. Handing over takes
-// memory. Where there is none, Add, MergeFrom, FoldPending and Finish return RESOURCE_EXHAUSTED. Nothing is lost or
-// added twice: the update of a failed Add is in the sum if num_submissions() has grown, and the next Add, FoldPending
-// or Finish hands over the rest. After a failed MergeFrom or Finish the accumulator may only be destroyed.
+// (cpu_), which gets all calls from then on. Handing over takes memory. Where there is none, Add, MergeFrom,
+// FoldPending and Finish return RESOURCE_EXHAUSTED. Nothing is lost or added twice: the update of a failed Add is in
+// the sum if num_submissions() has grown, and the next Add, FoldPending or Finish hands over the rest. After a failed
+// MergeFrom or Finish the accumulator may only be destroyed.
 //
 // Several devices: Finish cuts a round in which nothing was merged before, and whose keys ascend strictly in every
 // update, into ranges of keys, one for each device that works, with about as many tuples in each. They are merged side

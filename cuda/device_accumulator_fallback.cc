@@ -7,7 +7,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "cuda/device_accumulator.h"
-#include "cuda/merge/sorter.h"
 #include "host/accumulation.h"
 #include "host/base/saturating.h"
 #include "host/base/status_macros.h"

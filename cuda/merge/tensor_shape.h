@@ -6,8 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "cuda/device/device.h"

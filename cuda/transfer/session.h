@@ -17,9 +17,8 @@
 namespace sparseagg::cuda {
 
 // One for each device, used by one operation after another under DeviceEngine's device lock; or one for a single
-// operation on a HostDevice. Not thread-safe. An operation releases what it has allocated when it
-// ends, successful or not, but for what a caller keeps. Copies made by SendAhead outlive it, until Forget or until
-// device memory runs out.
+// operation on a HostDevice. Not thread-safe. An operation releases what it has allocated when it ends, successful or
+// not, but for what a caller keeps. Copies made by SendAhead outlive it, until Forget or until device memory runs out.
 class Session {
  public:
   // `num_threads`: that copy within host memory; 0: one per core.
@@ -62,9 +61,9 @@ class Session {
   absl::StatusOr<Selection> Select(const DeviceBuffer& d_flags, uint32_t count);
 
   // Starts copies of whole arrays to the device, which StagingRing::CopyIn uses from then on, and does not wait for the
-  // last of them. The arrays must outlive Forget, unmodified. Sends nothing, and returns OK, if there is no
-  // room for all of them (Tuning::max_resident_share). Adds to `sent` those that had no copy before: the caller must
-  // Forget them, after an error or std::bad_alloc too.
+  // last of them. The arrays must outlive Forget, unmodified. Sends nothing, and returns OK, if there is no room for
+  // all of them (Tuning::max_resident_share). Adds to `sent` those that had no copy before: the caller must Forget
+  // them, after an error or std::bad_alloc too.
   absl::Status SendAhead(absl::Span<const HostPart> arrays, std::vector<const void*>& sent);
   // Drops the copies of arrays. Blocks: until the arrays are not read any more.
   absl::Status Forget(absl::Span<const void* const> arrays);
