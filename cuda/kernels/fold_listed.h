@@ -145,11 +145,10 @@ struct FoldListedSegments {
       if (i >= count) continue;
       const uint32_t column = part.column + i % part.columns;
       const uint32_t position = own.positions[j];
-      if (position < args.segments.num_base) {
+      if (position < args.num_base) {
         own.bits[j] = LoadBits(args.base.d_accs, DType::kFloat64, uint64_t{position} * args.columns + column);
       } else if (!kOfSources) {
-        own.bits[j] =
-            LoadBits(args.d_values, args.type, uint64_t{position - args.segments.num_base} * args.columns + column);
+        own.bits[j] = LoadBits(args.d_values, args.type, uint64_t{position - args.num_base} * args.columns + column);
       }
     }
     return own;
@@ -164,7 +163,7 @@ struct FoldListedSegments {
       if (i >= count) continue;
       const uint32_t position = own.positions[j];
       uint32_t source = kIsTerm;
-      if (position < args.segments.num_base) {
+      if (position < args.num_base) {
         values[i] = BitsAs<double>(own.bits[j]);
       } else if (kOfSources) {  // the term at the source's first entry, and 0, which changes no sum, at the others
         const uint32_t owner = args.sources.Find(position);
@@ -253,7 +252,7 @@ struct FoldListedSegments {
     for (uint32_t entry = part.begin + lane; entry < part.end; entry += num_lanes) {
       const uint32_t position = args.segments.Position(entry);
       uint32_t end = entry + 1;
-      if (position >= args.segments.num_base) {
+      if (position >= args.num_base) {
         const uint32_t source = args.sources.Find(position);
         if (!IsFirst(part, entry, source)) continue;
         if (kOfSources) {

@@ -19,7 +19,8 @@ struct FoldValues {
   FoldKind kind = FoldKind::kSumFloat;
   Segments segments;
   uint32_t columns = 1;
-  Accs base;                       // of the base rows, × columns
+  uint32_t num_base = 0;           // positions below are base rows
+  Accs base;                       // num_base × columns
   const void* d_values = nullptr;  // of the tuples, × columns of `type`; null for a fold of sources, of one column
   DType type = DType::kFloat32;
   Sources sources;
@@ -71,8 +72,7 @@ SPARSEAGG_HD Pack<typename Fold::Acc, kColumns> FoldSegment(const FoldValues& ar
   ForColumns<kColumns>([&](uint32_t c) { accs.values[c] = Fold::Start(); });
   uint32_t entry = begin;
   uint32_t left = begin < end ? (end - begin - 1) / stride + 1 : 0;
-  for (; left > 0 && args.segments.num_base > 0 && args.segments.Position(entry) < args.segments.num_base;
-       --left, entry += stride) {
+  for (; left > 0 && args.num_base > 0 && args.segments.Position(entry) < args.num_base; --left, entry += stride) {
     const auto base = args.base.Load<Fold, kColumns>(args.segments.Position(entry) * packs + pack);
     ForColumns<kColumns>([&](uint32_t c) { accs.values[c] = Fold::Combine(accs.values[c], base.values[c]); });
   }
@@ -88,7 +88,7 @@ SPARSEAGG_HD Pack<typename Fold::Acc, kColumns> FoldSegment(const FoldValues& ar
       }
       SPARSEAGG_UNROLL
       for (uint32_t i = 0; i < ahead.kCount; ++i) {
-        if (i < count) ahead.Start(args, i, (positions[i] - args.segments.num_base) * packs + pack);
+        if (i < count) ahead.Start(args, i, (positions[i] - args.num_base) * packs + pack);
       }
       ahead.Wait();
       for (uint32_t i = 0; i < count; ++i) fold(entry + i * stride, i);

@@ -60,7 +60,6 @@ struct Segments {
   const uint32_t* d_begin = nullptr;      // count; null: every entry is a segment of its own
   uint32_t count = 0;
   uint32_t num_entries = 0;
-  uint32_t num_base = 0;  // positions below are base rows
 
   SPARSEAGG_HD uint32_t Begin(uint32_t segment) const { return d_begin == nullptr ? segment : d_begin[segment]; }
   SPARSEAGG_HD uint32_t End(uint32_t segment) const { return segment + 1 == count ? num_entries : Begin(segment + 1); }
@@ -129,6 +128,7 @@ struct GatherSegments {
   void* d_keys = nullptr;
   SegmentClasses classes;
   uint32_t* d_counts = nullptr;  // null: not needed, or a source may have a key twice (FoldKind::kCountSources)
+  uint32_t num_base = 0;
   const uint32_t* d_base_counts = nullptr;
 
   uint64_t size() const { return segments.count; }
@@ -138,7 +138,6 @@ struct GatherSegments {
     StoreKey(d_keys, key_bytes, i, LoadKey(d_sorted_keys, key_bytes, begin));
     const uint32_t num_entries = segments.End(segment) - begin;
     if (d_counts != nullptr) {
-      const uint32_t num_base = segments.num_base;
       uint32_t count = num_entries;
       for (uint32_t n = 0; n < num_entries && num_base > 0 && segments.Position(begin + n) < num_base; ++n) {
         count += d_base_counts[segments.Position(begin + n)] - 1;

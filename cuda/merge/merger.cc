@@ -331,8 +331,7 @@ absl::StatusOr<SortedKeys> Merger::StartSort(const DeviceRows& base, Batch& batc
 absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Batch& batch, const SortedKeys& sorted,
                                                 const FoldedRows& rounding) {
   Device& device = session_.device();
-  Segments segments = sorted.segments();
-  segments.num_base = base.num_rows;
+  const Segments segments = sorted.segments();
   ASSIGN_OR_RETURN(DeviceRows rows, AllocateRows(session_, shape_, segments.count, rounding));
   SegmentClasses classes = ClassesOf(session_.tuning(), shape_.columns, segments);
   DeviceBuffer d_lists;  // the numbers of medium and of long segments, then the medium ones, then the long ones
@@ -345,15 +344,18 @@ absl::StatusOr<DeviceRows> Merger::FoldSegments(const DeviceRows& base, const Ba
     classes.longs.d_segments = classes.medium.d_segments + classes.medium.max_count;
     RETURN_IF_ERROR(device.Fill(d_lists.get(), 0, 2 * sizeof(uint32_t), Lane::kCompute));
   }
+  const uint32_t num_base = base.num_rows;
   GatherSegments gather = {sorted.d_keys.get(), shape_.key_bytes, segments, rows[RowColumn::kKeys].get(), classes};
   if (batch.unique) {
     gather.d_counts = rows[RowColumn::kCounts].as<uint32_t>();
     gather.d_base_counts = base[RowColumn::kCounts].as<uint32_t>();
+    gather.num_base = num_base;
   }
   RETURN_IF_ERROR(device.Launch(gather));
   FoldValues call;
   call.segments = segments;
-  call.sources = {batch.d_begin.as<uint32_t>(), batch.d_sources.as<Source>(), batch.num_sources, base.num_rows};
+  call.num_base = num_base;
+  call.sources = {batch.d_begin.as<uint32_t>(), batch.d_sources.as<Source>(), batch.num_sources, num_base};
   call.unique = batch.unique;
   call.classes = classes;
   const auto fold_sources = [&](FoldKind kind, RowColumn column) {

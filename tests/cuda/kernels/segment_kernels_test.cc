@@ -69,7 +69,7 @@ struct Batch {
 
   cuda::Segments segments() const {
     return {positions.data(), begin.data(), static_cast<uint32_t>(begin.size()),
-            static_cast<uint32_t>(positions.size()), num_base};
+            static_cast<uint32_t>(positions.size())};
   }
   cuda::Sources source_table() const {
     return {begin_tuples.data(), sources.data(), static_cast<uint32_t>(sources.size()), num_base};
@@ -172,6 +172,7 @@ std::vector<typename Fold::Acc> RunFold(const FoldCase& c, Class one, uint64_t s
   args.kind = Fold::kKind;
   args.segments = c.batch.segments();
   args.columns = c.columns;
+  args.num_base = c.batch.num_base;
   args.base = base.view();
   if (!cuda::IsOfSources(Fold::kKind)) args.d_values = c.batch.values.data();
   args.type = c.type;
@@ -353,10 +354,8 @@ TEST(ManyListedSegments, AreListedByClass_AndEachIsFoldedOnce) {
   // The first two entries, of different segments, are base rows of 5 and 7 contributors.
   std::vector<uint32_t> contributors(3 * kOfAClass);
   const uint32_t base_counts[] = {5, 7};
-  cuda::Segments after_base = args.segments;
-  after_base.num_base = 2;
-  executor.RunElements(cuda::GatherSegments{keys.data(), 4, after_base, gathered.data(), args.classes,
-                                            contributors.data(), base_counts});
+  executor.RunElements(cuda::GatherSegments{keys.data(), 4, args.segments, gathered.data(), args.classes,
+                                            contributors.data(), 2, base_counts});
   cuda::RunFold<cuda::SumFloat>(args, executor);
   EXPECT_EQ(counts[0], kOfAClass);
   EXPECT_EQ(counts[1], kOfAClass);
