@@ -12,9 +12,10 @@
 namespace sparseagg::cuda {
 
 // A tile is a range of keys, of the same number for all tiles: so many that a block can sort the tuples of a tile, as
-// far as keys are spread evenly, and at least kMinTileSlots. A tile with more tuples, or whose tuples have few
-// different keys, is cut into parts, of kMatrixSlots keys or more.
+// far as keys are spread evenly, and at least kMinTileSlots. A tile with more tuples, or with many of each key, is cut
+// into parts, of kMatrixSlots keys or more.
 inline constexpr uint32_t kMinTileSlots = 1024;
+inline constexpr uint32_t kMaxTileSlots = 1 << 30;
 inline constexpr uint32_t kMatrixSlots = 128;
 inline constexpr uint32_t kMaxSorted = 2048;  // tuples and base rows that a block can sort
 
@@ -89,23 +90,20 @@ struct PartSizes {
   // Returns: the keys of a part of a tile with so many tuples and base rows.
   SPARSEAGG_HD uint32_t SlotsOf(uint64_t num_tuples, uint32_t num_keys) const {
     const bool is_dense = num_tuples * kMatrixSlots >= uint64_t{matrix_tuples} * num_keys;
-    if (!is_dense && num_tuples <= kMaxSorted) return num_keys;
-    if (tile_slots <= kMaxMatrixTile) return kMatrixSlots;
-    uint32_t slots = tile_slots;
-    while (slots > kMatrixSlots && num_tuples * slots > uint64_t{kMaxSorted / 2} * num_keys) slots /= 2;
-    return slots;
+    return !is_dense && num_tuples <= kMaxSorted ? num_keys : CutSlots();
   }
   // Returns: the most parts that ListParts can make.
   uint64_t MaxParts(uint64_t num_tiles, uint64_t num_tuples) const {
-    const uint64_t of_one = tile_slots / kMatrixSlots;
-    const uint64_t cut = tile_slots <= kMaxMatrixTile ? num_tuples / kMaxSorted * of_one + num_tuples / matrix_tuples
-                                                      : num_tuples / (kMaxSorted / 4);
-    return num_tiles + cut < num_tiles * of_one ? num_tiles + cut : num_tiles * of_one;
+    const uint64_t of_one = tile_slots / CutSlots();
+    const uint64_t of_cut = num_tuples / kMaxSorted * of_one + num_tuples / matrix_tuples;
+    return num_tiles + of_cut < num_tiles * of_one ? num_tiles + of_cut : num_tiles * of_one;
   }
 
  private:
-  // Larger tiles have too many parts of kMatrixSlots keys, most of them without tuples.
-  static constexpr uint32_t kMaxMatrixTile = 8192;
+  SPARSEAGG_HD uint32_t CutSlots() const {
+    constexpr uint32_t kMaxParts = 128;  // of a tile; with more, most would have no tuples
+    return tile_slots / kMaxParts > kMatrixSlots ? tile_slots / kMaxParts : kMatrixSlots;
+  }
 };
 
 // Parts of up to kMatrixSlots keys are folded as a matrix, larger ones are sorted.

@@ -23,8 +23,8 @@ KeyRange RangeOf(const DeviceRows& base, const Batch& batch) {
 struct Tiling {
   Tiling(const Tuning& tuning, const DeviceRows& base, const Batch& batch)
       : range(RangeOf(base, batch)), num_entries(uint64_t{base.num_rows} + batch.num_tuples) {
-    while (2 * sizes.tile_slots * num_entries <= tuning.max_tile_tuples * num_keys() && sizes.tile_slots < uint32_t{1}
-                                                                                                               << 30) {
+    while (2 * sizes.tile_slots * num_entries <= tuning.max_tile_tuples * num_keys() &&
+           sizes.tile_slots < kMaxTileSlots) {
       sizes.tile_slots *= 2;
     }
     sizes.matrix_tuples = std::max(tuning.min_matrix_tuples, 1u);
