@@ -45,8 +45,8 @@ struct Tuning {
   // from this mean number of tuples of one source in a part on, so that they outweigh the bounds.
   double min_tile_tuples = 512.0;
   double min_tile_run = 2.0;
-  // The most that is expected in a tile of more than kMinTileSlots keys (kernels/tile_plan.h): fewer than kMaxSorted, so
-  // that few tiles have more than these.
+  // The most that is expected in a tile of more than kMinTileSlots keys (kernels/tile_plan.h): fewer than kMaxSorted,
+  // so that few tiles have more than these.
   uint32_t max_tile_tuples = 1536;
   // A tile is dense from so many tuples on in each kMatrixSlots keys.
   uint32_t min_matrix_tuples = 512;

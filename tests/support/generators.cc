@@ -234,9 +234,8 @@ Case RandomTileCase(uint64_t seed, size_t num_tuples) {
   TensorSpec spec = specs[rng.Below(specs.size())];
   if (spec.aggregation.op == Op::kCoordinateMean) spec.aggregation.weighting = Weighting::kUniform;
   const bool is_sparse = spec.aggregation.result_layout == ResultLayout::kSparse;
-  const uint64_t span = is_sparse && rng.OneIn(3)
-                            ? rng.Pick<uint64_t>({200'000, 3'000'000, 100'000'000})
-                            : rng.Pick<uint64_t>({1, 100, 128, 129, 3'000, 8'192, 9'000, 30'000});
+  const uint64_t span = is_sparse && rng.OneIn(3) ? rng.Pick<uint64_t>({200'000, 3'000'000, 100'000'000})
+                                                  : rng.Pick<uint64_t>({1, 100, 128, 129, 3'000, 8'192, 9'000, 30'000});
   const bool is_wide = is_sparse && rng.Coin();
   spec.num_rows = is_wide ? (uint64_t{1} << 31) - 1 : span;
   const uint64_t first = rng.Below(spec.num_rows - span + 1);
