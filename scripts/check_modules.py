@@ -63,7 +63,7 @@ CUDA = r"(cuda|cub|thrust|nv|cooperative_groups|driver_types|vector_types)[\w./+
 LIBRARIES = {
     "host": rf"{STD}|((oneapi/)?tbb|absl|hwy|sodium)/.*|xx(hash|h_x86dispatch)\.h|(pthread|sys/mman|xmmintrin)\.h",
     "cuda": rf"{STD}|(absl|host)/.*|dlfcn\.h|{CUDA}",
-    "cuda/kernels": rf"{STD}|{CUDA}|host/base/(binned|host_device)\.h",
+    "cuda/kernels": rf"{STD}|{CUDA}|host/base/(binned|half|host_device)\.h|host/spec/dtype\.h",
     "service": f"(?!{CUDA}$).*",
     "service/main.cc": ".*",
 }
