@@ -73,8 +73,8 @@ struct TileBody {
       Sorted sorted;
     };
     // The group.
-    uint32_t run_starts[kThreads];  // plus a tuple's number in the group: its index among all tuples
-    uint32_t run_sources[kThreads];
+    uint32_t run_starts[kThreads];                // plus a tuple's number in the group: its index among all tuples
+    uint32_t run_sources[kPlain ? 1 : kThreads];  // not for plain values: six blocks fit a multiprocessor just so
     struct alignas(8) Heads {
       uint32_t bits;       // of kWordBits tuples those that begin a run
       uint32_t first_run;  // of the first of these tuples
@@ -359,7 +359,7 @@ struct TileBody {
           const uint32_t place = before % kOneRun;
           if (length > 0 && run < max_runs && place + length <= kMaxGroup) {
             shared.run_starts[run] = block.own(thread).begin - place;
-            shared.run_sources[run] = first + thread;
+            if (!kPlain) shared.run_sources[run] = first + thread;
             AtomicOr(&shared.heads[place / kWordBits].bits, uint32_t{1} << place % kWordBits);
             for (uint32_t word = (place + kWordBits - 1) / kWordBits; word * kWordBits < place + length; ++word) {
               shared.heads[word].first_run = run;
