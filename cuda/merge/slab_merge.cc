@@ -276,7 +276,7 @@ KeyColumn Slice(const KeyColumn& keys, uint64_t first, uint64_t count) {
 
 template <typename T>
 void CopyTo(Column<T>& whole, size_t first, const Column<T>& part) {
-  std::copy(part.begin(), part.end(), whole.begin() + first);
+  if (!part.empty()) std::copy(part.begin(), part.end(), whole.begin() + first);
 }
 
 }  // namespace
